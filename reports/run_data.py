@@ -1,0 +1,150 @@
+"""A run as columns: what `requests.parquet`, `tokens.parquet`, `steps.parquet` and `timeline.parquet` hold.
+
+The runner fills one from the engine's records; reading a run folder gives the same object back. Times are seconds from
+the start of the run, NaN where a thing never happened. Nothing here depends on how the run was made (simulator, real
+engine, remote server).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+FINISHED, REFUSED, CANCELLED, FAILED, UNFINISHED = "finished", "refused", "cancelled", "failed", "unfinished"
+STATUSES = (FINISHED, REFUSED, CANCELLED, FAILED, UNFINISHED)
+
+
+@dataclass(slots=True)
+class Requests:
+    """One entry a request.
+
+    Attributes:
+        request: int64, row of the traffic.
+        session, turn: int64, session id (its first turn's row) and turn number from 0.
+        priority: int32.
+        scheduled: float64, when it should have been sent (equals `sent` in simulation).
+        sent: float64, handed to the front end: latencies count from here.
+        queued: float64, reached the engine's queue (sent + front-end time).
+        admitted: float64, first given KV memory.
+        first_token: float64, first token at the client.
+        finish: float64, last token at the client.
+        input_tokens, max_tokens: int64, prompt length and declared limit.
+        output_tokens: int64, tokens the client received, all samples together.
+        target_tokens: int64, tokens the answer truly has (what a complete run would deliver).
+        cached_tokens: int64, prompt tokens served from the prefix cache at first admission.
+        recomputed_tokens: int64, tokens prefilled again after preemptions.
+        preemptions: int64.
+        status: object array of STATUSES.
+        reason: object array, why it was refused, failed or cancelled; "" otherwise.
+    """
+
+    request: np.ndarray
+    session: np.ndarray
+    turn: np.ndarray
+    priority: np.ndarray
+    scheduled: np.ndarray
+    sent: np.ndarray
+    queued: np.ndarray
+    admitted: np.ndarray
+    first_token: np.ndarray
+    finish: np.ndarray
+    input_tokens: np.ndarray
+    max_tokens: np.ndarray
+    output_tokens: np.ndarray
+    target_tokens: np.ndarray
+    cached_tokens: np.ndarray
+    recomputed_tokens: np.ndarray
+    preemptions: np.ndarray
+    status: np.ndarray
+    reason: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+
+@dataclass(slots=True)
+class TokenTimes:
+    """When every token came, without a list per token.
+
+    A request's tokens come in segments (more than one only after preemption, or per sample). Segment `j` belongs to
+    request `request[j]`: one token at `start[j]`, then one at the end of each of the decode steps
+    `first_step[j] … first_step[j] + steps[j] - 1`, whose times are entries of `step_ends`.
+
+    Attributes:
+        request: int64, row of the traffic.   start: float64 seconds.
+        first_step: int64.   steps: int64 (0: the segment is the single token at `start`).
+        step_ends: float64, end of every decode step, non-decreasing.
+    """
+
+    request: np.ndarray
+    start: np.ndarray
+    first_step: np.ndarray
+    steps: np.ndarray
+    step_ends: np.ndarray
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The run over time in buckets of equal width; counts are sums, states are time-weighted means over the bucket.
+
+    Attributes:
+        time: float64, start of each bucket (seconds); the last may be cut short. width: float, seconds.
+        running, waiting, swapped: float64, mean numbers of sequences.
+        kv_used, kv_cached, kv_reserved, kv_internal, kv_external, kv_free: float64, mean tokens of KV: live; free but holding a
+            cached prefix; set aside for tokens that will come; never to be used inside a block or slab; free but
+            unusable in holes; truly free. They add up to the pool.
+        steps: int64, engine steps. prefill_tokens, decode_tokens: int64, tokens computed.
+        output_tokens: int64, tokens handed out. arrivals, finished, refused, preemptions: int64.
+        cached_tokens: int64, prompt tokens served from cache.
+        busy: float64, share of the bucket in which the engine ran.
+    """
+
+    width: float
+    time: np.ndarray
+    running: np.ndarray
+    waiting: np.ndarray
+    swapped: np.ndarray
+    kv_used: np.ndarray
+    kv_cached: np.ndarray
+    kv_reserved: np.ndarray
+    kv_internal: np.ndarray
+    kv_external: np.ndarray
+    kv_free: np.ndarray
+    steps: np.ndarray
+    prefill_tokens: np.ndarray
+    decode_tokens: np.ndarray
+    output_tokens: np.ndarray
+    arrivals: np.ndarray
+    finished: np.ndarray
+    refused: np.ndarray
+    preemptions: np.ndarray
+    cached_tokens: np.ndarray
+    busy: np.ndarray
+
+
+@dataclass(slots=True)
+class RunData:
+    """Everything measured in a run.
+
+    Attributes:
+        info: JSON-ready facts about the run that metrics need and columns cannot hold, always with:
+            `name`, `seed`, `backend`, `load` ({"mode": "open"|"closed", "concurrency"?: int, …}), `slo`
+            ({"ttft_ms"?, "tpot_ms"?, "e2e_ms"?}), `kv_pool_tokens`, `kv_block_tokens`, `kv_bytes_per_token`, `max_num_seqs`, `gpus` (count),
+            `complete` (False after Ctrl-C), `end` (seconds of simulated or wall time at which the run stopped).
+        config: the resolved configuration, nested dicts of plain values, and where each value came from
+            ({"value": …, "source": "user"|"preset"|"derived"} leaves).
+        provenance: sources of cost figures, list of {"what", "value", "source"}.
+        warnings: sentences for the user. notes: things done to the traffic.
+        host: not reproducible: machine, wall seconds, simulator speed, versions.
+    """
+
+    requests: Requests
+    tokens: TokenTimes
+    timeline: Timeline
+    info: dict
+    config: dict
+    provenance: list[dict]
+    warnings: list[str]
+    notes: list[str]
+    host: dict
