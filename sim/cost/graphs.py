@@ -1,0 +1,57 @@
+"""CUDA graphs: which decode batch sizes each engine captures, and so to what a batch is padded.
+
+Sources: vLLM `config/vllm.py` (sizes and cap), SGLang `server_args.py` and `cuda_graph_runner.py`, TensorRT-LLM
+`llmapi/llm_args.py` (the list with padding enabled, as its benchmark tool and serving guides set it).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.config import EngineConfig
+    from sim.hardware.gpu import GPUSpec
+
+_GIB = 1 << 30
+
+
+def _vllm() -> list[int]:
+    return [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
+
+
+def _sglang() -> list[int]:
+    return [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16)]
+
+
+def _tensorrt_llm(largest: int) -> list[int]:
+    return [1, 2, 4, *range(8, 129, 8), *range(192, largest + 1, 64)]
+
+
+def largest_graph(engine: str, gpu: GPUSpec, config: EngineConfig) -> int:
+    """Largest decode batch that runs from a captured graph; larger ones are launched kernel by kernel."""
+    seqs = config.scheduler.max_num_seqs
+    if engine == "vllm":
+        return min(2 * seqs, 512, config.scheduler.max_num_batched_tokens)
+    if engine == "sglang":
+        if gpu.memory_bytes < 35 * _GIB:
+            return 24 if config.parallel.tensor < 4 else 80
+        if gpu.memory_bytes < 60 * _GIB:
+            return 32 if config.parallel.tensor < 4 else 160
+        return 256 if config.parallel.tensor < 4 else 512
+    if engine == "tensorrt-llm":
+        return max(seqs, 1)
+    return 0
+
+
+def graph_sizes(engine: str, gpu: GPUSpec, config: EngineConfig) -> list[int]:
+    """Captured batch sizes in ascending order; empty where an engine captures none."""
+    largest = largest_graph(engine, gpu, config)
+    lists = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": lambda: _tensorrt_llm(largest)}
+    return [size for size in lists[engine]() if size <= largest] if engine in lists else []
+
+
+def padded(sizes: list[int], rows: int) -> int:
+    """The batch size at which `rows` rows run: the next captured one, or `rows` itself beyond them."""
+    at = bisect_left(sizes, rows)
+    return sizes[at] if at < len(sizes) else rows

@@ -1,0 +1,145 @@
+"""GPUs: what the data sheets say, and how much memory software really sees."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from sim.hardware.links import LINKS, Link
+from workloads.errors import unknown_name
+
+GIB = 1 << 30
+GB = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class GPUSpec:
+    """One GPU (or, where the notes say so, one package that software sees as one device).
+
+    Memory: `memory_bytes` is what the CUDA or HIP runtime reports as total (an "80 GB" H100 shows 79.1 GiB, which is
+    84.9e9 bytes), because engines size the KV cache from that number: the total that PyTorch prints when memory runs
+    out, recalled from such messages. Where none was found it is the data-sheet number in GB = 1e9 bytes, which is a
+    little less. `nominal_gb` is the number on the box.
+
+    Attributes:
+        name, aliases, vendor, arch: `h100-sxm`, …; architecture decides which measured efficiencies apply.
+        memory_bytes, nominal_gb: see above.
+        bandwidth: bytes/s of device memory.
+        bf16, fp8, int8, fp4: dense FLOP/s (operations/s) of the tensor cores; 0 = not supported.
+        sms: streaming multiprocessors or compute units.
+        link: scale-up link: `nvswitch`, `nvlink`, `nvlink-bridge` (pairs), `mesh`, or "" for PCIe only.
+        link_bandwidth: bytes/s per GPU in one direction over that link (0 without one).
+        gpus_per_node: GPUs that the link joins.
+        pcie: bytes/s of the host link in one direction.
+        tdp_watts: board power limit.
+        usd_per_hour, price_source: list price of a GPU hour and where it was read; 0 = not known.
+        source, notes: where the figures are from, and their traps.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    arch: str
+    memory_bytes: int
+    nominal_gb: float
+    bandwidth: float
+    bf16: float
+    fp8: float
+    int8: float
+    fp4: float
+    sms: int
+    link: str
+    link_bandwidth: float
+    gpus_per_node: int
+    pcie: float
+    tdp_watts: float
+    usd_per_hour: float
+    price_source: str
+    source: str
+    notes: str
+
+    def flops(self, compute: str) -> float:
+        """Dense peak of a tensor-core type: `bf16`, `fp8`, `int8` or `fp4`; 0 where there is none."""
+        return {"bf16": self.bf16, "fp16": self.bf16, "fp8": self.fp8, "int8": self.int8, "fp4": self.fp4}[compute]
+
+    @property
+    def has_fast_link(self) -> bool:
+        """Whether GPUs of a node reach each other faster than over PCIe."""
+        return self.link_bandwidth > self.pcie
+
+    def group_link(self, ways: int) -> Link:
+        """The link that a collective over `ways` GPUs runs on.
+
+        Inside a node the scale-up link; in a full mesh only the links towards the other members; over PCIe where
+        there is nothing better (a bridge joins pairs only); InfiniBand NDR across nodes.
+        """
+        if ways > self.gpus_per_node:
+            return LINKS["infiniband-ndr"]
+        if not self.has_fast_link or (self.link == "nvlink-bridge" and ways > 2):
+            return Link("pcie", self.pcie, 5e-6, "through the host")
+        if self.link == "mesh":
+            return Link("mesh", self.link_bandwidth * (ways - 1) / (self.gpus_per_node - 1), 3e-6, "full mesh")
+        return Link(self.link, self.link_bandwidth, 2e-6, "inside the node")
+
+    @property
+    def host_link(self) -> Link:
+        """The link to host memory."""
+        return Link("pcie", self.pcie, 5e-6, "host link")
+
+
+def _number(text: str) -> float:
+    return float(text) if text else 0.0
+
+
+def _spec(row: dict[str, str]) -> GPUSpec:
+    nominal = float(row["memory_gb"])
+    visible = round(float(row["visible_gib"]) * GIB) if row["visible_gib"] else round(nominal * GB)
+    return GPUSpec(
+        name=row["name"],
+        aliases=tuple(row["aliases"].split()),
+        vendor=row["vendor"],
+        arch=row["arch"],
+        memory_bytes=visible,
+        nominal_gb=nominal,
+        bandwidth=float(row["bandwidth_gb_s"]) * GB,
+        bf16=_number(row["bf16_tflops"]) * 1e12,
+        fp8=_number(row["fp8_tflops"]) * 1e12,
+        int8=_number(row["int8_tops"]) * 1e12,
+        fp4=_number(row["fp4_tflops"]) * 1e12,
+        sms=int(row["sms"]),
+        link=row["link"],
+        link_bandwidth=_number(row["link_gb_s"]) * GB,
+        gpus_per_node=int(row["gpus_per_node"]),
+        pcie=_number(row["pcie_gb_s"]) * GB,
+        tdp_watts=_number(row["tdp_w"]),
+        usd_per_hour=_number(row["usd_per_hour"]),
+        price_source=row["price_source"],
+        source=row["source"],
+        notes=row["notes"],
+    )
+
+
+@cache
+def _table() -> tuple[GPUSpec, ...]:
+    text = (files("sim") / "data" / "gpus.csv").read_text(encoding="utf-8")
+    return tuple(_spec(row) for row in csv.DictReader(text.splitlines()))
+
+
+def list_gpus() -> list[GPUSpec]:
+    """Every GPU of the table."""
+    return list(_table())
+
+
+def load_gpu(name: str) -> GPUSpec:
+    """A GPU by name or alias, case-insensitive.
+
+    Raises:
+        InputError: no such GPU, with the nearest names.
+    """
+    key = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
+    for spec in _table():
+        if key == spec.name or key in spec.aliases:
+            return spec
+    raise unknown_name("GPU", name, (spec.name for spec in _table()))

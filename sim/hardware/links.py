@@ -1,0 +1,71 @@
+"""Links between devices: bandwidth of one direction and the latency of a small message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workloads.errors import unknown_name
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A point-to-point link.
+
+    Attributes:
+        name: as in configurations. bandwidth: bytes/s in one direction, per GPU, as the data sheet says.
+        latency: seconds before the first byte arrives, software included.
+        about: one line for lists.
+    """
+
+    name: str
+    bandwidth: float
+    latency: float
+    about: str = ""
+
+    def seconds(self, size: float) -> float:
+        """Time to move `size` bytes one way."""
+        return self.latency + size / self.bandwidth
+
+
+# Latencies are orders of magnitude (a kernel or verb launch and the wire), not measurements of one machine.
+LINKS: dict[str, Link] = {
+    link.name: link
+    for link in (
+        Link("nvlink3", 300e9, 2e-6, "NVLink 3 through NVSwitch (A100)"),
+        Link("nvlink4", 450e9, 2e-6, "NVLink 4 through NVSwitch (H100, H200)"),
+        Link("nvlink5", 900e9, 2e-6, "NVLink 5 through NVSwitch (B200, GB200)"),
+        Link("infinity-fabric", 448e9, 3e-6, "Infinity Fabric, all seven links of an MI300X"),
+        Link("pcie4", 32e9, 5e-6, "PCIe 4.0 x16"),
+        Link("pcie5", 64e9, 5e-6, "PCIe 5.0 x16"),
+        Link("infiniband-hdr", 25e9, 5e-6, "InfiniBand HDR, 200 Gbit/s a GPU"),
+        Link("infiniband-ndr", 50e9, 5e-6, "InfiniBand NDR, 400 Gbit/s a GPU"),
+        Link("infiniband-xdr", 100e9, 5e-6, "InfiniBand XDR, 800 Gbit/s a GPU"),
+        Link("ethernet-100g", 12.5e9, 2e-5, "100 Gbit/s Ethernet, TCP"),
+        Link("ethernet-400g", 50e9, 8e-6, "400 Gbit/s Ethernet with RoCE"),
+    )
+}
+ALIASES = {
+    "nvlink": "nvlink4",
+    "pcie": "pcie5",
+    "infiniband": "infiniband-ndr",
+    "ib": "infiniband-ndr",
+    "ethernet": "ethernet-100g",
+}
+
+
+def load_link(name: str) -> Link:
+    """A link by name or alias.
+
+    Raises:
+        InputError: no such link, with the nearest names.
+    """
+    key = name.lower().replace("_", "-")
+    key = ALIASES.get(key, key)
+    if key not in LINKS:
+        raise unknown_name("link", name, [*LINKS, *ALIASES])
+    return LINKS[key]
+
+
+def list_links() -> list[Link]:
+    """The named links."""
+    return list(LINKS.values())

@@ -1,0 +1,287 @@
+"""How much KV cache fits: the memory of one GPU, divided the way each engine divides it.
+
+Three rules (`kv.memory_rule`), each with its engine's own meaning of `kv.memory_utilization`:
+
+* `total` (vLLM): utilization × total − weights − activation peak − what is allocated outside the framework.
+* `static` (SGLang): the fraction covers weights and pool; everything else lives in the rest. With utilization 0 the
+  fraction is automatic: a reserve of 512 MB + 1.5 MB a token of the largest chunk + 2 MB a captured batch row + 1 GB for
+  every 8 GPUs of the model, and at least 10 GB on cards above 60 GB (`server_args.py`).
+* `free` (TensorRT-LLM): utilization × what is free once weights and activations are placed, less 1.5 % lost to blocks.
+
+The activation peak is an estimate from shapes, not a measurement; `MemoryBudget` keeps every part for printing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sim.config import EngineConfig
+from sim.hardware.gpu import GIB, GPUSpec
+from sim.models.spec import ModelSpec
+from sim.quantization.kv import kv_mode_for
+from sim.quantization.weights import weight_mode_for
+from workloads.errors import InputError, Place, unknown_name
+
+MIB = 1 << 20
+# CUDA context and library workspaces; NCCL buffers as soon as several GPUs work together. From vLLM's start-up lines
+# ("non-torch memory"), which say 0.1-0.3 GiB on one GPU and about 1 GiB with collectives; recalled.
+_CONTEXT_BYTES = GIB // 4
+_COLLECTIVE_BYTES = GIB
+_BLOCK_LOSS = 0.015  # TensorRT-LLM, as aiconfigurator's backend for it subtracts
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Where the memory of one GPU goes. All figures are bytes per GPU unless they say tokens or blocks.
+
+    Attributes:
+        model, gpu, rule, utilization: what was sized, and how; `utilization` is the fraction in effect.
+        gpus: GPUs that serve one replica.
+        total_bytes, weight_bytes, activation_bytes, overhead_bytes: the parts that do not depend on the rule.
+        kv_bytes: the KV pool. unused_bytes: left over by the rule (not an error: head room).
+        bytes_per_token: KV of one token on one GPU.
+        block_size, blocks, kv_tokens: the pool in blocks and in tokens (`blocks × block_size`).
+        max_model_len: longest request, tokens.
+        weights, kv_dtype: names of the modes in effect.
+        fixed: the pool was set by `kv.capacity_tokens`, not sized.
+    """
+
+    model: str
+    gpu: str
+    rule: str
+    utilization: float
+    gpus: int
+    total_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+    overhead_bytes: int
+    kv_bytes: int
+    unused_bytes: int
+    bytes_per_token: int
+    block_size: int
+    blocks: int
+    kv_tokens: int
+    max_model_len: int
+    weights: str
+    kv_dtype: str
+    fixed: bool = False
+
+    @property
+    def full_length_requests(self) -> int:
+        """Requests of the longest allowed length that fit at once."""
+        return self.kv_tokens // self.max_model_len
+
+
+def concurrent_requests(kv_bytes: float, context: int, bytes_per_token: int) -> int:
+    """How many requests of `context` tokens fit into `kv_bytes` of cache: the rule of thumb, rounded down."""
+    return int(kv_bytes // (context * bytes_per_token))
+
+
+def context_limit(model: ModelSpec, config: EngineConfig) -> int:
+    """Longest request in tokens: what the user set, else the model's own limit.
+
+    Raises:
+        InputError: set beyond what learned positions allow.
+    """
+    limit = config.max_model_len or model.max_position
+    if model.learned_positions and limit > model.max_position:
+        raise InputError(
+            f"{model.name} has learned positions for {model.max_position} tokens",
+            place=Place(key="engine.max_model_len"), hint=f"at most {model.max_position}",
+        )  # fmt: skip
+    return limit
+
+
+def activation_bytes(model: ModelSpec, config: EngineConfig) -> int:
+    """Peak of temporary memory in the largest step, an estimate.
+
+    Either the widest point of a layer (the residual stream, a layer's input and output, and the MLP's or the
+    projections' outputs of all tokens of the step) or sampling (three copies of the logits in 32 bit), whichever is
+    larger: the two do not coincide.
+    """
+    tp, scheduler = config.parallel.tensor, config.scheduler
+    longest = context_limit(model, config)
+    tokens = min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * longest)
+    size = 2  # activations are 16 bit in every mode we have
+    wide = 3 if model.gated else 2
+    mlp = wide * -(-model.ffn // tp) if model.dense_layers else 0
+    if model.experts:
+        width = -(-model.expert_ffn // max(tp // config.parallel.expert, 1))
+        routed = model.experts_per_token * (wide * width + model.hidden) // config.parallel.expert
+        mlp = max(mlp, routed + wide * -(-model.shared_experts * model.expert_ffn // tp))
+    heads = (model.heads + 2 * model.kv_heads) // tp * model.head_dim + model.heads // tp * model.head_dim
+    layer = tokens * size * (4 * model.hidden + max(mlp, heads))
+    logits = 3 * min(scheduler.max_num_seqs, tokens) * model.vocab * 4
+    return max(layer, logits)
+
+
+def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> MemoryBudget:
+    """Sizes the KV cache of one replica of `model` on GPUs of this kind.
+
+    With `kv.capacity_tokens` the pool has that many tokens (rounded down to blocks) and nothing is checked against
+    the device: the user knows better.
+
+    Raises:
+        InputError: the model does not fit, or not one request of the longest length would; with the numbers and with
+            settings that would work.
+    """
+    budget = _budget(model, gpu, config)
+    if budget.fixed:
+        if budget.kv_tokens < 1:
+            raise InputError(
+                f"kv.capacity_tokens {config.kv.capacity_tokens} is less than one block of {budget.block_size}",
+                place=Place(key="engine.kv.capacity_tokens"),
+            )
+        return budget
+    if budget.kv_bytes <= 0:
+        raise _does_not_fit(model, gpu, config, budget)
+    if budget.kv_tokens < budget.max_model_len:
+        raise _too_long(model, gpu, config, budget)
+    return budget
+
+
+def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> MemoryBudget:
+    parallel, kv = config.parallel, config.kv
+    model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert)
+    mode = weight_mode_for(config.quantization, model)
+    kv_mode = kv_mode_for(kv.dtype, model.dtype)
+    per_token = model.kv_bytes_per_token(kv_mode, parallel.tensor, parallel.pipeline)
+    weights = model.weight_bytes(mode, parallel.tensor, parallel.pipeline, parallel.expert)
+    activations = activation_bytes(model, config)
+    gpus = parallel.tensor * parallel.pipeline * parallel.data
+    overhead = _CONTEXT_BYTES + (_COLLECTIVE_BYTES if gpus > 1 else 0)
+    fraction, pool = _pool(gpu, config, weights, activations, overhead)
+    block = max(kv.block_size, 1) if kv.allocator != "contiguous" else 1
+    if kv.capacity_tokens:
+        pool = kv.capacity_tokens * per_token
+    blocks = max(pool, 0) // (block * per_token)
+    used = weights + activations + overhead + max(pool, 0)
+    return MemoryBudget(
+        model=model.name, gpu=gpu.name, rule=kv.memory_rule, utilization=fraction, gpus=gpus,
+        total_bytes=gpu.memory_bytes, weight_bytes=weights, activation_bytes=activations, overhead_bytes=overhead,
+        kv_bytes=pool, unused_bytes=gpu.memory_bytes - used, bytes_per_token=per_token,
+        block_size=block, blocks=blocks, kv_tokens=blocks * block, max_model_len=context_limit(model, config),
+        weights=mode.name, kv_dtype=kv_mode.name, fixed=kv.capacity_tokens > 0,
+    )  # fmt: skip
+
+
+def _pool(gpu: GPUSpec, config: EngineConfig, weights: int, activations: int, overhead: int) -> tuple[float, int]:
+    """The fraction in effect and the bytes of the KV pool, which may be negative."""
+    rule, fraction, total = config.kv.memory_rule, config.kv.memory_utilization, gpu.memory_bytes
+    if not 0 <= fraction <= 1 or (fraction == 0 and rule != "static"):
+        raise InputError(
+            f"memory utilization must lie between 0 and 1, found {fraction}",
+            place=Place(key="engine.kv.memory_utilization"), hint="0.9 is usual",
+        )  # fmt: skip
+    if rule == "total":
+        return fraction, int(fraction * total) - weights - activations - overhead
+    if rule == "free":
+        free = total - weights - activations - overhead
+        return fraction, int(free * fraction * (1 - _BLOCK_LOSS)) if free > 0 else free
+    if rule == "static":
+        fraction = fraction or static_fraction(gpu, config)
+        return fraction, int(fraction * total) - weights - overhead
+    raise unknown_name("memory rule", rule, ("total", "static", "free"), place=Place(key="engine.kv.memory_rule"))
+
+
+def static_fraction(gpu: GPUSpec, config: EngineConfig) -> float:
+    """SGLang's automatic `mem_fraction_static` (`python/sglang/srt/server_args.py`)."""
+    from sim.cost.graphs import largest_graph
+
+    chunk = max(config.scheduler.max_num_batched_tokens, 2048)
+    rows = largest_graph("sglang", gpu, config)
+    gpus = config.parallel.tensor * config.parallel.pipeline
+    reserve = 512 + 1.5 * chunk + 2 * rows + gpus / 8 * 1024
+    if gpu.memory_bytes > 60 * GIB:
+        reserve = max(reserve, 10240)
+    return max(1 - reserve * MIB / gpu.memory_bytes, 0.0)
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def _alternatives(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, tokens: int) -> list[str]:
+    """Settings, one change at a time, under which at least `tokens` tokens of KV fit."""
+    found = []
+    tensor = config.parallel.tensor
+    for ways in (2, 4, 8):
+        if ways > tensor and model.heads % ways == 0:
+            wider = replace(config, parallel=replace(config.parallel, tensor=ways))
+            if _budget(model, gpu, wider).kv_tokens >= tokens:
+                found.append(f"tensor: {ways}")
+                break
+    for mode in ("fp8", "awq-int4"):
+        smaller = replace(config, quantization=mode)
+        if _budget(model, gpu, smaller).kv_tokens >= tokens:
+            found.append(f"quantization: {mode}")
+            break
+    return found
+
+
+def _does_not_fit(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, budget: MemoryBudget) -> InputError:
+    limit = min(2048, budget.max_model_len)
+    options = _alternatives(model, gpu, config, limit)
+    hint = f"needs {' or '.join(options)}" if options else "needs larger GPUs or more of them"
+    return InputError(
+        f"{model.name} does not fit on {gpu.name}: weights take {_gib(budget.weight_bytes)} a GPU, activations "
+        f"{_gib(budget.activation_bytes)} and the runtime {_gib(budget.overhead_bytes)}, of {_gib(budget.total_bytes)} "
+        f"at a utilization of {budget.utilization:.2f}; nothing is left for KV",
+        hint=hint,
+    )
+
+
+def _too_long(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, budget: MemoryBudget) -> InputError:
+    need = budget.max_model_len * budget.bytes_per_token
+    options = [f"max_model_len: {budget.kv_tokens}"] if budget.kv_tokens else []
+    options += _alternatives(model, gpu, config, budget.max_model_len)
+    return InputError(
+        f"one request of {budget.max_model_len} tokens needs {_gib(need)} of KV a GPU, but {_gib(budget.kv_bytes)} "
+        f"({budget.kv_tokens} tokens) are left of {_gib(budget.total_bytes)} beside {_gib(budget.weight_bytes)} of weights",
+        place=Place(key="engine.max_model_len"),
+        hint=f"set {' or '.join(options)}" if options else "needs larger GPUs or more of them",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRow:
+    """One configuration of a size report: how it splits the memory, or why it does not fit."""
+
+    quantization: str
+    tensor: int
+    budget: MemoryBudget | None
+    requests: tuple[tuple[int, int], ...]
+    problem: str = ""
+
+
+def size_report(
+    model: ModelSpec,
+    gpu: GPUSpec,
+    config: EngineConfig,
+    *,
+    quantizations: tuple[str, ...] = ("auto", "fp8", "awq-int4"),
+    tensors: tuple[int, ...] = (1, 2, 4, 8),
+    contexts: tuple[int, ...] = (2048, 4096, 8192, 32768),
+) -> list[SizeRow]:
+    """What fits how often: every quantization × tensor degree, with the requests that fit at each context length.
+
+    Only lengths up to the model's limit are listed. Configurations that do not fit carry the reason in `problem`;
+    the length limit itself is not enforced here (a pool smaller than one longest request is still shown).
+    """
+    rows = []
+    lengths = tuple(c for c in contexts if c <= context_limit(model, config)) or (context_limit(model, config),)
+    for name in quantizations:
+        for tensor in tensors:
+            chosen = replace(config, quantization=name, parallel=replace(config.parallel, tensor=tensor))
+            try:
+                budget = _budget(model, gpu, chosen)
+            except InputError as error:
+                rows.append(SizeRow(name, tensor, None, (), str(error)))
+                continue
+            if budget.kv_bytes <= 0:
+                problem = f"weights take {_gib(budget.weight_bytes)} of {_gib(budget.total_bytes)} a GPU"
+                rows.append(SizeRow(name, tensor, budget, (), problem))
+                continue
+            fits = tuple((c, concurrent_requests(budget.kv_bytes, c, budget.bytes_per_token)) for c in lengths)
+            rows.append(SizeRow(name, tensor, budget, fits))
+    return rows

@@ -1,0 +1,16 @@
+"""Models: shapes, parameter counts, and bytes of weights and KV."""
+
+from sim.models.linears import Linear, expert_tensor_ways, lm_head
+from sim.models.spec import MLADims, ModelSpec
+from sim.models.table import find_model, list_models, load_model
+
+__all__ = [
+    "Linear",
+    "MLADims",
+    "ModelSpec",
+    "expert_tensor_ways",
+    "find_model",
+    "list_models",
+    "lm_head",
+    "load_model",
+]

@@ -1,0 +1,121 @@
+"""The bundled table of models, and finding a model by the names people use for it."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from sim.models.spec import MLADims, ModelSpec
+from workloads.errors import InputError
+
+_FLAGS = (
+    "tied", "qkv_bias", "o_bias", "mlp_bias", "head_bias", "norm_bias", "router_bias", "qk_norm", "sinks",
+    "embedding_norm", "parallel_block",
+)  # fmt: skip
+_INTEGERS = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_position", "experts", "experts_per_token",
+    "expert_ffn", "shared_experts", "dense_first_layers", "window", "window_layers", "norms", "learned_positions",
+    "published_params",
+)  # fmt: skip
+_VARIANTS = re.compile(r"-(instruct|chat|it|hf|base)$")
+_QUANTIZED = (
+    ("-fp8-dynamic", "fp8-dynamic"), ("-fp8-block", "fp8-block"), ("-fp8", "fp8"), ("-nvfp4", "nvfp4"), ("-fp4", "nvfp4"),
+    ("-gptq-int4", "gptq-int4"), ("-gptq", "gptq-int4"), ("-awq-int4", "awq-int4"), ("-awq", "awq-int4"),
+    ("-quantized.w8a8", "int8-w8a8"),
+)  # fmt: skip
+
+
+@cache
+def _table() -> tuple[tuple[ModelSpec, tuple[str, ...]], ...]:
+    text = (files("sim") / "data" / "models.csv").read_text(encoding="utf-8")
+    return tuple((_spec(row), tuple(row["aliases"].split())) for row in csv.DictReader(text.splitlines()))
+
+
+def _spec(row: dict[str, str]) -> ModelSpec:
+    features = row["features"].split()
+    values: dict = {key: int(row[key]) for key in _INTEGERS if row[key]}
+    values |= {flag: True for flag in _FLAGS if flag in features}
+    for key in ("name", "hf_id", "family", "dtype", "native_quantization", "notes"):
+        values[key] = row[key]
+    mla = MLADims(*map(int, row["mla"].split("/"))) if row["mla"] else None
+    return ModelSpec(**values, gated="ungated" not in features, mla=mla)
+
+
+def list_models() -> list[ModelSpec]:
+    """Every bundled model, in the order of the table."""
+    return [spec for spec, _ in _table()]
+
+
+@cache
+def _index() -> dict[str, ModelSpec]:
+    found: dict[str, ModelSpec] = {}
+    for spec, aliases in _table():
+        for name in (spec.name, spec.hf_id, *aliases):
+            found.setdefault(_plain(name), spec)
+    return found
+
+
+def _plain(name: str) -> str:
+    """A name as it is compared: lower case, without organisation, without the words that do not change the shape."""
+    name = name.lower().rstrip("/").rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
+    while (shorter := _VARIANTS.sub("", name)) != name:
+        name = shorter
+    return name
+
+
+def _split_quantization(name: str) -> tuple[str, str]:
+    """`llama-3.1-8b-instruct-fp8` → (`llama-3.1-8b-instruct`, `fp8`)."""
+    for suffix, mode in _QUANTIZED:
+        if name.endswith(suffix):
+            block = mode == "fp8" and name.startswith("qwen3")  # Qwen's own FP8 checkpoints have 128×128 blocks
+            return name.removesuffix(suffix), "fp8-block" if block else mode
+    return name, ""
+
+
+def find_model(name: str) -> ModelSpec:
+    """A bundled model by short name, Hugging Face id (with or without organisation) or variant (`-Instruct`, `-FP8`).
+
+    Raises:
+        InputError: unknown, with the nearest names.
+    """
+    index = _index()
+    plain = _plain(name)
+    if plain in index:
+        return index[plain]
+    base, mode = _split_quantization(plain)
+    if mode and _plain(base) in index:
+        spec = index[_plain(base)]
+        return replace(spec, name=f"{spec.name}-{mode}", hf_id=name, native_quantization=mode)
+    raise _unknown(name, plain, (spec.name for spec in list_models()))
+
+
+def _unknown(name: str, plain: str, known: Iterable[str]) -> InputError:
+    names = list(known)
+    by_plain = {_plain(n): n for n in names}
+    close = difflib.get_close_matches(plain, list(by_plain), n=3, cutoff=0.5)
+    nearest = " or ".join(by_plain[c] for c in close)
+    hint = f"did you mean {nearest}?" if nearest else "`bench list models` shows the bundled ones"
+    return InputError(f"unknown model {name!r}", hint=f"{hint} A folder with a config.json works as well")
+
+
+def load_model(name_or_path: str | Path) -> ModelSpec:
+    """A model: a bundled name, a local Hugging Face folder, or the path of a `config.json`.
+
+    Raises:
+        InputError: no such model (with the nearest names), or a config that cannot be read (naming file and key).
+    """
+    from sim.models.hf_config import read_config
+
+    text = str(name_or_path)
+    path = Path(text).expanduser()
+    if path.is_dir() or path.suffix == ".json":
+        return read_config(path / "config.json" if path.is_dir() else path)
+    if isinstance(name_or_path, Path) or text.startswith((".", "/", "~")):
+        raise InputError(f"no model folder at {text}", hint="expected a folder with a config.json, or a bundled name")
+    return find_model(text)
