@@ -1,18 +1,20 @@
 """Traffic: what arrives, as columns.
 
-A workload of a million requests is a handful of arrays, not a million objects; the engine makes a `Request` of a row
-only when that row arrives.
+A workload of a million requests is a handful of arrays, not a million objects; the engine makes a `Request`
+of a row only when that row arrives.
 
-**A prompt is spans, not tokens.** Traces rarely carry tokens but often carry identity: a block hash, a shared system
-prompt, the previous turn's answer. A prompt is a short list of `Span(content, offset, length)`: tokens
-`offset … offset+length` of the content with that id. Two prompts share a prefix exactly as far as their spans agree.
+**A prompt is spans, not tokens.** Traces rarely carry tokens but often carry identity: a block hash, a shared
+system prompt, the previous turn's answer. A prompt is a short list of `Span(content, offset, length)`: tokens
+`offset … offset+length` of the content with that id. Two prompts share a prefix exactly as far as their spans
+agree.
 
-Content ids: row `i` owns `private_content(i)` (its own words) and `answer_content(i)` (what the model says to it), both
-non-negative; everything that may be shared between rows (system prompts, trace blocks, …) has a negative id.
+Content ids: row `i` owns `private_content(i)` (its own words) and `answer_content(i)` (what the model says to
+it), both non-negative; everything that may be shared between rows (system prompts, trace blocks, …) has a
+negative id.
 
-**Truth and declaration are different columns.** `output_tokens` is how many tokens the answer really has; only the
-executor and the load driver read it. `max_tokens` is what the client declared, which is all a policy may see; 0 where
-the trace does not say, until `declare` fills it by a stated rule.
+**Truth and declaration are different columns.** `output_tokens` is how many tokens the answer really has;
+only the executor and the load driver read it. `max_tokens` is what the client declared, which is all a policy
+may see; 0 where the trace does not say, until `declare` fills it by a stated rule.
 """
 
 from __future__ import annotations
@@ -91,12 +93,13 @@ class Traffic:
     """All requests of a workload, in order of arrival. Every array has one entry a row.
 
     Attributes:
-        arrival: float64, seconds from the start of the run, non-decreasing over rows without a parent. For a row with a
-            parent it is ignored: such a row is sent `think[i]` seconds after its parent finished.
+        arrival: float64, seconds from the start of the run, non-decreasing over rows without a parent. For a
+            row with a parent it is ignored: such a row is sent `think[i]` seconds after its parent finished.
         input_tokens, output_tokens: int64, at least 1.
         max_tokens: int64, declared limit of the answer; 0 = the source does not say (see `declare`).
         spans: prompts; None = every prompt is private. A row's span lengths add up to its `input_tokens`.
-        parent: int64, the row of the previous turn of the same session, -1 for none; always less than the row itself.
+        parent: int64, the row of the previous turn of the same session, -1 for none; always less than the row
+            itself.
         think: float64, seconds between the parent's finish and this row.
         priority: int32, smaller is more urgent (vLLM's sense).
         n: int32, parallel samples asked for.
@@ -159,7 +162,9 @@ class Traffic:
         for column in ("input_tokens", "output_tokens", "max_tokens", "parent", "think", "priority", "n"):
             if len(getattr(self, column)) != len(self):
                 raise InputError(f"{self.name}: column {column} has another length than arrival")
-        self._check("arrival", ~np.isfinite(self.arrival) | (self.arrival < 0), "must be finite and not negative")
+        self._check(
+            "arrival", ~np.isfinite(self.arrival) | (self.arrival < 0), "must be finite and not negative"
+        )
         self._check("input_tokens", self.input_tokens < 1, "must be at least 1")
         self._check("output_tokens", self.output_tokens < 1, "must be at least 1")
         self._check("max_tokens", self.max_tokens < 0, "must not be negative")

@@ -1,0 +1,61 @@
+"""Opening a trace file, plain or gzipped, with a user's mistakes told as such."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import zlib
+from pathlib import Path
+
+from workloads.errors import InputError, Place
+
+
+def existing(path: str | Path) -> Path:
+    """`path` as a `Path`, or an `InputError` that names what lies near it."""
+    path = Path(path)
+    if not path.exists():
+        parent = path.parent
+        names = sorted(p.name for p in parent.iterdir()) if parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.6)
+        if near:
+            hint = f"did you mean {' or '.join(near)}?"
+        else:
+            hint = "check the path" if names else f"the folder {parent} does not exist or is empty"
+        raise InputError("no such file", place=Place(str(path)), hint=hint)
+    return path
+
+
+def read_text(path: str | Path) -> str:
+    """The whole file as text, unzipped if it is gzip, without a byte-order mark.
+
+    Raises:
+        InputError: missing, a folder, damaged gzip, or not UTF-8.
+    """
+    path = existing(path)
+    place = Place(str(path))
+    if path.is_dir():
+        raise InputError("is a folder, a file was expected", place=place)
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        return data.decode("utf-8-sig")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(
+            f"damaged gzip file: {error}", place=place, hint="fetch or write it again"
+        ) from error
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"not UTF-8 at byte {error.start}", place=Place(str(path), line), hint="save the file as UTF-8"
+        ) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", place=place) from error
+
+
+def stem(path: str | Path) -> str:
+    """File name without its endings: what a trace is called in reports."""
+    name = Path(path).name
+    for ending in (".gz", ".tar", ".csv", ".jsonl", ".json"):
+        name = name.removesuffix(ending)
+    return name

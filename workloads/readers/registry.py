@@ -1,0 +1,113 @@
+"""The trace formats, by name."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from workloads.errors import InputError, Place, unknown_name
+from workloads.readers.azure import read_azure
+from workloads.readers.burstgpt import read_burstgpt
+from workloads.readers.files import existing, read_text
+from workloads.readers.jsonl import read_jsonl
+from workloads.readers.lengths import INPUTS, read_lengths
+from workloads.readers.mooncake import read_mooncake
+from workloads.readers.servegen import read_servegen
+from workloads.readers.sharegpt import read_sharegpt
+from workloads.registry import resolve
+from workloads.traffic import Traffic
+
+GROUP = "twinserve.trace_readers"
+
+
+class TraceReader(Protocol):
+    """A function from a file to traffic.
+
+    Options are keyword arguments of its own, and are checked against its signature. Where it has one called
+    `seed` it is given the seed; where it has `start` and `duration` it is given the window to read, in
+    seconds.
+    """
+
+    def __call__(self, path: Path, **options: Any) -> Traffic: ...
+
+
+FORMATS: dict[str, TraceReader] = {
+    "azure": read_azure,
+    "burstgpt": read_burstgpt,
+    "mooncake": read_mooncake,
+    "sharegpt": read_sharegpt,
+    "servegen": read_servegen,
+    "twinserve": read_jsonl,
+    "csv": read_lengths,
+}
+
+
+def find_reader(name: str) -> TraceReader:
+    """The reader of a format: a built-in, an installed plug-in, or `package.module:function`.
+
+    Raises:
+        InputError: no such format, with the nearest names.
+    """
+    return resolve("trace format", name, FORMATS, GROUP, place=Place(key="format"))
+
+
+def options_of(reader: TraceReader) -> list[str]:
+    """Names of the keyword options a reader takes."""
+    return [p.name for p in inspect.signature(reader).parameters.values() if p.kind == p.KEYWORD_ONLY]
+
+
+def call_reader(
+    reader: TraceReader, path: Path, options: Mapping[str, Any], offered: Mapping[str, Any]
+) -> Traffic:
+    """Run a reader with the user's `options` and those of `offered` that it takes.
+
+    Raises:
+        InputError: an option that the reader does not have.
+    """
+    parameters = inspect.signature(reader).parameters
+    anything = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    for name in options:
+        if name not in parameters and not anything:
+            raise unknown_name("option", name, options_of(reader), place=Place(key=name))
+    taken = {name: value for name, value in offered.items() if name in parameters}
+    return reader(path, **taken, **options)
+
+
+def guess_format(path: str | Path) -> str:
+    """The format of a file by what is in it.
+
+    Raises:
+        InputError: it looks like none of the known formats.
+    """
+    path = existing(path)
+    if path.is_dir() or path.name.endswith((".tar.gz", ".tgz", ".tar")) or tarfile.is_tarfile(path):
+        return "servegen"
+    head = read_text(path).lstrip()[:65_536]
+    line = head.partition("\n")[0].strip()
+    if line.startswith("["):
+        return "sharegpt"
+    if line.startswith("{"):
+        try:
+            keys = set(json.loads(line))
+        except ValueError:
+            keys = set()
+        if keys & {"hash_ids", "input_length"}:
+            return "mooncake"
+        if keys & {"input_tokens", "output_tokens"}:
+            return "twinserve"
+    names = {name.strip() for name in line.split(",")}
+    if "ContextTokens" in names:
+        return "azure"
+    if "Request tokens" in names:
+        return "burstgpt"
+    if names & set(INPUTS):
+        return "csv"
+    raise InputError(
+        f"cannot tell the format from its first line {line[:60]!r}",
+        place=Place(str(path), 1),
+        hint=f"name it with format: {', '.join(FORMATS)}",
+    )
