@@ -1,4 +1,4 @@
-"""Looking at traffic before it is served: rates, burstiness, lengths, sharing; in figures, text and a chart."""
+"""Looking at traffic before it is served: rates, burstiness, lengths, sharing; numbers, text and a chart."""
 
 from __future__ import annotations
 
