@@ -4,8 +4,8 @@ Three rules (`kv.memory_rule`), each with its engine's own meaning of `kv.memory
 
 * `total` (vLLM): utilization × total − weights − activation peak − what is allocated outside the framework.
 * `static` (SGLang): the fraction covers weights and pool; everything else lives in the rest. With utilization 0 the
-  fraction is automatic: a reserve of 512 MB + 1.5 MB a token of the largest chunk + 2 MB a captured batch row + 1 GB for
-  every 8 GPUs of the model, and at least 10 GB on cards above 60 GB (`server_args.py`).
+  fraction is automatic: it leaves a reserve of 512 MB + 1.5 MB a token of the largest chunk + 2 MB a captured batch
+  row + 1 GB for every 8 GPUs of the model, and at least 10 GB on cards above 60 GB (`server_args.py`).
 * `free` (TensorRT-LLM): utilization × what is free once weights and activations are placed, less 1.5 % lost to blocks.
 
 The activation peak is an estimate from shapes, not a measurement; `MemoryBudget` keeps every part for printing.
@@ -142,7 +142,7 @@ def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> Memor
 
 def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> MemoryBudget:
     parallel, kv = config.parallel, config.kv
-    model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert)
+    model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert, parallel.data)
     mode = weight_mode_for(config.quantization, model)
     kv_mode = kv_mode_for(kv.dtype, model.dtype)
     per_token = model.kv_bytes_per_token(kv_mode, parallel.tensor, parallel.pipeline)
@@ -165,7 +165,9 @@ def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> MemoryBudge
     )  # fmt: skip
 
 
-def _pool(gpu: GPUSpec, config: EngineConfig, weights: int, activations: int, overhead: int) -> tuple[float, int]:
+def _pool(
+    gpu: GPUSpec, config: EngineConfig, weights: int, activations: int, overhead: int
+) -> tuple[float, int]:
     """The fraction in effect and the bytes of the KV pool, which may be negative."""
     rule, fraction, total = config.kv.memory_rule, config.kv.memory_utilization, gpu.memory_bytes
     if not 0 <= fraction <= 1 or (fraction == 0 and rule != "static"):
@@ -181,7 +183,9 @@ def _pool(gpu: GPUSpec, config: EngineConfig, weights: int, activations: int, ov
     if rule == "static":
         fraction = fraction or static_fraction(gpu, config)
         return fraction, int(fraction * total) - weights - overhead
-    raise unknown_name("memory rule", rule, ("total", "static", "free"), place=Place(key="engine.kv.memory_rule"))
+    raise unknown_name(
+        "memory rule", rule, ("total", "static", "free"), place=Place(key="engine.kv.memory_rule")
+    )
 
 
 def static_fraction(gpu: GPUSpec, config: EngineConfig) -> float:
@@ -237,7 +241,8 @@ def _too_long(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, budget: Memo
     options += _alternatives(model, gpu, config, budget.max_model_len)
     return InputError(
         f"one request of {budget.max_model_len} tokens needs {_gib(need)} of KV a GPU, but {_gib(budget.kv_bytes)} "
-        f"({budget.kv_tokens} tokens) are left of {_gib(budget.total_bytes)} beside {_gib(budget.weight_bytes)} of weights",
+        f"({budget.kv_tokens} tokens) are left of {_gib(budget.total_bytes)} beside {_gib(budget.weight_bytes)} of "
+        "weights",
         place=Place(key="engine.max_model_len"),
         hint=f"set {' or '.join(options)}" if options else "needs larger GPUs or more of them",
     )
@@ -269,7 +274,9 @@ def size_report(
     the length limit itself is not enforced here (a pool smaller than one longest request is still shown).
     """
     rows = []
-    lengths = tuple(c for c in contexts if c <= context_limit(model, config)) or (context_limit(model, config),)
+    lengths = tuple(c for c in contexts if c <= context_limit(model, config)) or (
+        context_limit(model, config),
+    )
     for name in quantizations:
         for tensor in tensors:
             chosen = replace(config, quantization=name, parallel=replace(config.parallel, tensor=tensor))
@@ -282,6 +289,8 @@ def size_report(
                 problem = f"weights take {_gib(budget.weight_bytes)} of {_gib(budget.total_bytes)} a GPU"
                 rows.append(SizeRow(name, tensor, budget, (), problem))
                 continue
-            fits = tuple((c, concurrent_requests(budget.kv_bytes, c, budget.bytes_per_token)) for c in lengths)
+            fits = tuple(
+                (c, concurrent_requests(budget.kv_bytes, c, budget.bytes_per_token)) for c in lengths
+            )
             rows.append(SizeRow(name, tensor, budget, fits))
     return rows

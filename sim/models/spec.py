@@ -166,7 +166,11 @@ class ModelSpec:
         dense = (2 if self.gated else 1) * self.ffn + self.hidden if self.mlp_bias else 0
         sparse = 0
         if self.experts:
-            sparse = self.experts * ((2 if self.gated else 1) * self.expert_ffn + self.hidden) if self.mlp_bias else 0
+            sparse = (
+                self.experts * ((2 if self.gated else 1) * self.expert_ffn + self.hidden)
+                if self.mlp_bias
+                else 0
+            )
             sparse += self.experts if self.router_bias else 0
         return self.layers * total + self.moe_layers * sparse + self.dense_layers * dense
 
@@ -176,13 +180,13 @@ class ModelSpec:
 
         return linears(self, tp, ep)
 
-    def check_parallel(self, tp: int = 1, pp: int = 1, ep: int = 1) -> None:
-        """Whether the model can be split that way.
+    def check_parallel(self, tp: int = 1, pp: int = 1, ep: int = 1, dp: int = 1) -> None:
+        """Whether the model can be split that way: `ep` must span a part of, or whole, tensor-parallel groups.
 
         Raises:
             InputError: heads, layers or experts do not divide.
         """
-        if tp < 1 or pp < 1 or ep < 1:
+        if tp < 1 or pp < 1 or ep < 1 or dp < 1:
             raise InputError("degrees of parallelism must be at least 1")
         if self.heads % tp:
             ways = [t for t in (1, 2, 3, 4, 5, 6, 8, 16) if self.heads % t == 0]
@@ -196,6 +200,11 @@ class ModelSpec:
             raise InputError(f"{self.name} has no experts to split", hint="set expert: 1")
         if ep > 1 and self.experts % ep:
             raise InputError(f"{self.name} has {self.experts} experts, which {ep} GPUs cannot share evenly")
+        if ep > tp * dp or (ep % tp and tp % ep):
+            raise InputError(
+                f"expert: {ep} does not fit tensor: {tp} × data: {dp}",
+                hint="it must divide `tensor`, or be a multiple of it up to tensor × data",
+            )
 
     def local_kv_heads(self, tp: int = 1) -> int:
         """KV heads on one GPU; replicated where there are fewer heads than GPUs (Megatron-LM's rule)."""

@@ -25,9 +25,9 @@ _INTEGERS = (
 )  # fmt: skip
 _VARIANTS = re.compile(r"-(instruct|chat|it|hf|base)$")
 _QUANTIZED = (
-    ("-fp8-dynamic", "fp8-dynamic"), ("-fp8-block", "fp8-block"), ("-fp8", "fp8"), ("-nvfp4", "nvfp4"), ("-fp4", "nvfp4"),
-    ("-gptq-int4", "gptq-int4"), ("-gptq", "gptq-int4"), ("-awq-int4", "awq-int4"), ("-awq", "awq-int4"),
-    ("-quantized.w8a8", "int8-w8a8"),
+    ("-fp8-dynamic", "fp8-dynamic"), ("-fp8-block", "fp8-block"), ("-fp8", "fp8"), ("-nvfp4", "nvfp4"),
+    ("-fp4", "nvfp4"), ("-gptq-int4", "gptq-int4"), ("-gptq", "gptq-int4"), ("-awq-int4", "awq-int4"),
+    ("-awq", "awq-int4"), ("-quantized.w8a8", "int8-w8a8"),
 )  # fmt: skip
 
 
@@ -73,7 +73,9 @@ def _split_quantization(name: str) -> tuple[str, str]:
     """`llama-3.1-8b-instruct-fp8` → (`llama-3.1-8b-instruct`, `fp8`)."""
     for suffix, mode in _QUANTIZED:
         if name.endswith(suffix):
-            block = mode == "fp8" and name.startswith("qwen3")  # Qwen's own FP8 checkpoints have 128×128 blocks
+            block = mode == "fp8" and name.startswith(
+                "qwen3"
+            )  # Qwen's own FP8 checkpoints have 128×128 blocks
             return name.removesuffix(suffix), "fp8-block" if block else mode
     return name, ""
 
@@ -117,5 +119,7 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     if path.is_dir() or path.suffix == ".json":
         return read_config(path / "config.json" if path.is_dir() else path)
     if isinstance(name_or_path, Path) or text.startswith((".", "/", "~")):
-        raise InputError(f"no model folder at {text}", hint="expected a folder with a config.json, or a bundled name")
+        raise InputError(
+            f"no model folder at {text}", hint="expected a folder with a config.json, or a bundled name"
+        )
     return find_model(text)

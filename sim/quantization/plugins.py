@@ -22,7 +22,9 @@ def load_object(kind: str, path: str) -> Any:
     try:
         loaded = importlib.import_module(module)
     except ImportError as error:
-        raise InputError(f"{kind} {path!r}: cannot import {module}: {error}", hint="is it installed?") from None
+        raise InputError(
+            f"{kind} {path!r}: cannot import {module}: {error}", hint="is it installed?"
+        ) from None
     if not hasattr(loaded, attribute):
         raise InputError(f"{kind} {path!r}: module {module} has no {attribute}")
     return getattr(loaded, attribute)

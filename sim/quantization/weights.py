@@ -98,7 +98,8 @@ class WeightMode:
             return self, ""
         if self.compute == "int8":
             raise InputError(
-                f"{self.name} needs INT8 tensor cores, which {gpu.name} lacks", hint="int8-w8a16 keeps the small weights"
+                f"{self.name} needs INT8 tensor cores, which {gpu.name} lacks",
+                hint="int8-w8a16 keeps the small weights",
             )
         runnable = replace(self, activation="model", compute="bf16", dynamic=False)
         return runnable, (
@@ -121,8 +122,8 @@ WEIGHT_MODES: dict[str, WeightMode] = _modes(
     ),
     WeightMode("gptq-int4", 4, group=128, scale_bits=16, zero_bits=4, about="GPTQ (arXiv 2210.17323), groups of 128"),
     WeightMode("awq-int4", 4, group=128, scale_bits=16, zero_bits=4, about="AWQ (arXiv 2306.00978), groups of 128"),
-    WeightMode("squeezellm-3bit", 3, table_bits=8 * 16, about="SqueezeLLM (arXiv 2306.07629), dense part, 8 centroids a row"),
-    WeightMode("squeezellm-4bit", 4, table_bits=16 * 16, about="SqueezeLLM (arXiv 2306.07629), dense part, 16 centroids a row"),
+    WeightMode("squeezellm-3bit", 3, table_bits=8 * 16, about="SqueezeLLM (2306.07629), dense part, 8 centroids"),
+    WeightMode("squeezellm-4bit", 4, table_bits=16 * 16, about="SqueezeLLM (2306.07629), dense part, 16 centroids"),
     WeightMode(
         "fp8", 8, group=-1, scale_bits=32, activation="fp8", compute="fp8",
         about="FP8 E4M3, one static scale per tensor for weights and activations",
@@ -178,5 +179,7 @@ def weight_mode_for(name: str | WeightMode, model: ModelSpec) -> WeightMode:
         name = model.native_quantization or {"fp32": "bf16"}.get(model.dtype, model.dtype)
     mode = load_weight_mode(name)
     if mode.name == "mxfp4" and not model.experts:
-        raise InputError(f"mxfp4 quantises experts, and {model.name} has none", hint="use nvfp4, fp8 or awq-int4")
+        raise InputError(
+            f"mxfp4 quantises experts, and {model.name} has none", hint="use nvfp4, fp8 or awq-int4"
+        )
     return mode

@@ -1,0 +1,234 @@
+"""The cost model: a step as the sum of its operators, plus the host.
+
+A mixed step is one pass: every linear layer runs once over all tokens, decoding and prefilled ones together, and only
+attention is priced apart. Sums that depend on a count alone (tokens, sampled rows) are kept once computed; decode-only
+steps go through lines in the context (`DecodeLine`), one per stretch of a geometric grid, so that a step costs
+well under a microsecond and stepping and stretching agree to the last bit.
+
+Pipeline parallelism: a step is a round in which every row advances by one. It is cut into as many micro-batches as
+there are stages, or rows and chunks if those are fewer (idle stages are the bubble); a chunk is never cut. The round
+takes as long as its fullest micro-batch takes through all layers, plus a send for every stage; the others follow
+behind it in the pipeline. Rows are assumed to share out equally.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sim.cost.assemble import StepOperators
+from sim.cost.base import DecodeLine, OperatorCost, StepShape
+from sim.cost.explain import explain_step, provenance
+from sim.cost.graphs import padded
+from sim.cost.host import FrontEnd, Host
+
+_GRID_RATIO = 1.15
+
+
+def _grid() -> list[int]:
+    knots = [0, 1]
+    while knots[-1] < 10**14:
+        knots.append(max(knots[-1] + 1, int(knots[-1] * _GRID_RATIO)))
+    return knots
+
+
+KNOTS = _grid()
+
+
+class StepSizes(NamedTuple):
+    """What the operators of a step are asked for.
+
+    Attributes:
+        tokens: of the flattened batch, padding included. sampled: rows whose logits are computed.
+        prefill, windowed: (tokens, pairs, keys, tiles) of prefill attention in full and in windowed layers, or None.
+        decode: (rows, context, context within the window) of decode attention, or None.
+        captured: the step runs from a CUDA graph.
+    """
+
+    tokens: int
+    sampled: int
+    prefill: tuple[float, float, float, float] | None
+    windowed: tuple[float, float, float, float] | None
+    decode: tuple[float, float, float] | None
+    captured: bool
+
+
+class AnalyticCost:
+    """Prices steps operator by operator. Pure: the same shape always costs the same.
+
+    Attributes:
+        operators: what a step is made of. front_end: time outside the loop. notes: sentences for the user.
+    """
+
+    def __init__(
+        self,
+        operators: StepOperators,
+        host: Host,
+        front_end: FrontEnd,
+        graphs: list[int],
+        *,
+        stages: int = 1,
+        piecewise: bool = False,
+    ) -> None:
+        """Args: `graphs`, captured batch sizes; `piecewise`, whether steps with prefill use them too (vLLM)."""
+        self.operators = operators
+        self.front_end = front_end
+        self.host = host
+        self.notes = operators.notes
+        self._graphs, self._largest, self._piecewise = graphs, graphs[-1] if graphs else 0, piecewise
+        self._stages = stages
+        self._launch = operators.launches * host.launch
+        self._tokens: dict[int, float] = {}
+        self._rows: dict[int, float] = {}
+        self._lines: dict[int, dict[int, DecodeLine]] = {}
+
+    # The three methods of the protocol
+
+    def step_seconds(self, shape: StepShape) -> float:
+        """Duration of a step, seconds. Decode-only steps are read off `decode_line`, dead rows counted as rows."""
+        if shape.chunks:
+            gpu, _ = self.device_seconds(self.mixed_sizes(shape))
+            seconds = gpu + self.host.visible(gpu, shape.decode_rows + len(shape.chunks))
+        else:
+            context = shape.decode_context + shape.padding_context
+            line = self.decode_line(shape.decode_rows + shape.padding_tokens, context)
+            seconds = line.intercept + line.slope * context
+        if shape.swapped_tokens:
+            seconds += self.operators.swap.operator.seconds(shape.swapped_tokens)
+        return seconds
+
+    def decode_line(self, rows: int, context: int) -> DecodeLine:
+        """Line for decode-only steps of `rows` rows around `context` tokens of context in all."""
+        at = bisect_right(KNOTS, context) - 1
+        lines = self._lines.get(rows)
+        if lines is None:
+            lines = self._lines[rows] = {}
+        line = lines.get(at)
+        if line is None:
+            line = lines[at] = self._line(rows, at)
+        return line
+
+    def explain(self, shape: StepShape) -> list[OperatorCost]:
+        """The step operator by operator. `host` is last; swapping, where there is any, before it.
+
+        The seconds add up to `step_seconds` within rounding. On decode-only steps attention and host are, like the
+        step itself, interpolated between two points of the context grid.
+        """
+        return explain_step(self, shape)
+
+    @property
+    def provenance(self) -> list[dict]:
+        """Where the figures are from: {"what", "value", "source"} of every operator, the host and the front end."""
+        return provenance(self)
+
+    # Pricing
+
+    def _line(self, rows: int, at: int) -> DecodeLine:
+        low, high = KNOTS[at], KNOTS[at + 1]
+        left, right = self._decode_step(rows, low), self._decode_step(rows, high)
+        slope = (right - left) / (high - low)
+        return DecodeLine(low, high, left - slope * low, slope)
+
+    def _decode_step(self, rows: int, context: float) -> float:
+        if rows <= 0:
+            return 0.0
+        gpu, _ = self.device_seconds(self.decode_sizes(rows, context))
+        return gpu + self.host.visible(gpu, rows)
+
+    def decode_sizes(self, rows: int, context: float) -> StepSizes:
+        """Sizes of the operators of a decode-only step; the batch is padded to a captured size."""
+        micro = min(self._stages, rows)
+        batch = -(-rows // micro)
+        size = padded(self._graphs, batch)
+        return StepSizes(
+            size, batch, None, None, self._decode_size(size, context / micro), size <= self._largest
+        )
+
+    def mixed_sizes(self, shape: StepShape) -> StepSizes:
+        """Sizes of the operators of a step with prefill."""
+        chunks, rows, sampled, stages = shape.chunks, shape.decode_rows, shape.sampled, self._stages
+        prefill, windowed = self._chunk_sums(chunks), None
+        if self.operators.windowed_layers:
+            windowed = self._windowed_sums(chunks)
+        size = rows + prefill[0] + shape.padding_tokens
+        context = shape.decode_context + shape.padding_context
+        if stages > 1:
+            size = max(-(-size // min(stages, rows + len(chunks))), max(new for new, _ in chunks))
+            prefill = self._largest_share(chunks, prefill, self._chunk_sums)
+            windowed = windowed and self._largest_share(chunks, windowed, self._windowed_sums)
+            micro = min(stages, max(rows, 1))
+            rows, context, sampled = (
+                -(-rows // micro),
+                context / micro,
+                -(-sampled // min(stages, max(sampled, 1))),
+            )
+        captured = self._piecewise and size <= self._largest
+        if captured:
+            size = padded(self._graphs, size)
+        return StepSizes(size, sampled, prefill, windowed, self._decode_size(rows, context), captured)
+
+    def _largest_share(self, chunks: tuple, sums: tuple, of: Callable[[tuple], tuple]) -> tuple:
+        """What the fullest micro-batch gets of `sums`: an equal share, but never less than the largest chunk."""
+        micro = min(self._stages, len(chunks))
+        singles = [of((chunk,)) for chunk in chunks]
+        return tuple(max(total / micro, *parts) for total, *parts in zip(sums, *singles, strict=True))
+
+    def _decode_size(self, rows: int, context: float) -> tuple[float, float, float] | None:
+        """(rows, context, context within the window); None where nothing is attended to."""
+        window = self.operators.window
+        return (
+            (rows, context, min(context, rows * window) if window else context) if context or rows else None
+        )
+
+    def device_seconds(self, sizes: StepSizes) -> tuple[float, float]:
+        """Seconds on the device, and how many of them it waits for launches."""
+        ops = self.operators
+        gpu = self._token_seconds(sizes.tokens)
+        if sizes.sampled:
+            gpu += self._row_seconds(sizes.sampled)
+        if sizes.prefill is not None:
+            gpu += ops.full_layers * ops.prefill.seconds(*sizes.prefill) if ops.full_layers else 0.0
+            gpu += ops.windowed_layers * ops.prefill.seconds(*sizes.windowed) if ops.windowed_layers else 0.0
+        if sizes.decode is not None:
+            rows, context, near = sizes.decode
+            gpu += ops.full_layers * ops.decode.seconds(rows, context) if ops.full_layers else 0.0
+            gpu += ops.windowed_layers * ops.decode.seconds(rows, near) if ops.windowed_layers else 0.0
+        if gpu < self._launch and not sizes.captured:
+            return self._launch, self._launch - gpu
+        return gpu, 0.0
+
+    @staticmethod
+    def _chunk_sums(chunks: tuple[tuple[int, int], ...]) -> tuple[float, float, float, float]:
+        """(tokens, twice the attended pairs, keys, query tiles) of all chunks, without a window."""
+        tokens = pairs = keys = tile_rows = 0
+        for new, past in chunks:
+            tokens += new
+            pairs += new * (new + 2 * past)
+            keys += new + past
+            tile_rows += new if new > 128 else 128
+        return tokens, pairs, keys, tile_rows / 128
+
+    def _windowed_sums(self, chunks: tuple[tuple[int, int], ...]) -> tuple[float, float, float, float]:
+        """The same for layers that look back at most `window` tokens."""
+        window = self.operators.window
+        tokens, pairs, keys, tiles = self._chunk_sums(chunks)
+        for new, past in chunks:
+            free = min(max(window - past, 0), new)  # queries that still see everything before them
+            pairs += free * (free + 2 * past) + 2 * (new - free) * window - new * (new + 2 * past)
+            keys -= past - min(past, window)
+        return tokens, min(pairs, self._chunk_sums(chunks)[1]), keys, tiles
+
+    def _token_seconds(self, tokens: int) -> float:
+        known = self._tokens.get(tokens)
+        if known is None:
+            ops = self.operators.token
+            known = self._tokens[tokens] = sum(p.count * p.operator.seconds(tokens) for p in ops)
+        return known
+
+    def _row_seconds(self, rows: int) -> float:
+        known = self._rows.get(rows)
+        if known is None:
+            ops = self.operators.sample
+            known = self._rows[rows] = sum(p.count * p.operator.seconds(rows) for p in ops)
+        return known

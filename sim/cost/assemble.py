@@ -1,0 +1,319 @@
+"""Which operators a step of a model is made of, with their shapes under parallelism and quantisation.
+
+Three groups, by what their size is: operators of the flattened tokens of the step, operators of the rows that sample,
+and the two attentions. Everything is per GPU; `count` is how often an operator runs in a whole pass through the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.config import EngineConfig
+from sim.cost.constants import Constants, ElementwiseConstants
+from sim.cost.operators import (
+    AllReduce,
+    DecodeAttention,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    LatentAttention,
+    Operator,
+    PrefillAttention,
+    Transfer,
+)
+from sim.hardware.gpu import GPUSpec
+from sim.hardware.links import LINKS
+from sim.models.linears import Linear, expert_tensor_ways, lm_head
+from sim.models.spec import ModelSpec
+from sim.quantization.kv import KVMode, kv_mode_for
+from sim.quantization.weights import WeightMode, weight_mode_for
+from workloads.errors import InputError
+
+if TYPE_CHECKING:
+    from sim.cost.tables import MeasuredTable
+
+_ACTIVATION_BYTES = {"model": 2.0, "int8": 1.0, "fp8": 1.0, "fp4": 0.5625}
+_SHEET = "data sheet bandwidth and a nominal latency"
+
+
+class Placed(NamedTuple):
+    """An operator at its place: it runs `count` times in a step."""
+
+    name: str
+    operator: Operator
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOperators:
+    """All operators of a step.
+
+    Attributes:
+        token: sized by the tokens of the step. sample: by rows whose logits are computed. swap: by swapped tokens.
+        decode, prefill: attention of one layer. full_layers, windowed_layers, window: which of them see how far.
+        launches: kernels of a step, for the time of launching them one by one.
+        notes: what the user should know (fallbacks).
+    """
+
+    token: tuple[Placed, ...]
+    sample: tuple[Placed, ...]
+    swap: Placed
+    decode: Operator
+    prefill: Operator
+    full_layers: int
+    windowed_layers: int
+    window: int
+    launches: int
+    notes: tuple[str, ...]
+
+
+class Assembler:
+    """Builds the operators of one model on one GPU under one configuration."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        gpu: GPUSpec,
+        config: EngineConfig,
+        constants: Constants,
+        table: MeasuredTable | None = None,
+    ) -> None:
+        parallel = config.parallel
+        model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert, parallel.data)
+        self.model, self.gpu, self.constants, self.table = model, gpu, constants, table
+        self.tp, self.pp, self.ep = parallel.tensor, parallel.pipeline, parallel.expert
+        self.mode, note = weight_mode_for(config.quantization, model).on(gpu)
+        self.kv: KVMode = kv_mode_for(config.kv.dtype, model.dtype)
+        self.notes = (note,) if note else ()
+        self._config = config
+
+    def build(self) -> StepOperators:
+        """The operators of a step."""
+        model = self.model
+        token = [*self._embedding(), *self._linears(), *self._elementwise(), *self._collectives()]
+        swap_bytes = float(model.kv_bytes_per_token(self.kv, self.tp, self.pp))
+        windowed = min(model.window_layers, model.layers) if model.window else 0
+        return StepOperators(
+            token=tuple(token),
+            sample=tuple(self._sampling()),
+            swap=Placed("kv_swap", Transfer(self.gpu.host_link, swap_bytes, f"PCIe: {_SHEET}"), 1),
+            decode=self._decode(),
+            prefill=self._prefill(),
+            full_layers=model.layers - windowed,
+            windowed_layers=windowed,
+            window=model.window,
+            launches=sum(placed.count for placed in token) + 2 * model.layers,
+            notes=self.notes,
+        )
+
+    # Linear layers
+
+    def _linears(self) -> list[Placed]:
+        placed: list[Placed] = []
+        for linear in self.model.linears(self.tp, self.ep):
+            if linear.kind not in ("head", "expert"):
+                placed += self._linear(linear)
+        if self.model.experts:
+            placed.append(self._experts())
+        return placed
+
+    def _linear(self, linear: Linear) -> list[Placed]:
+        gemm = self.gemm(linear, self.mode)
+        if not self.mode.covers(linear.kind) or self.mode.weight_only:
+            return [Placed(linear.name, gemm, linear.layers)]
+        return [
+            Placed(f"{linear.name}_quantize", self._quantize(linear.k), linear.layers),
+            Placed(linear.name, gemm, linear.layers),
+        ]
+
+    def gemm(self, linear: Linear, mode: WeightMode) -> Operator:
+        """One dense linear layer, from the measured table where it has this shape."""
+        covered = mode.covers(linear.kind)
+        size = mode.linear_bytes(linear, self.model.dtype)
+        compute = mode.compute if covered else "bf16"
+        wanted = "weight-only" if covered and mode.weight_only else compute
+        constants = self.constants.gemm.get(wanted)
+        if (
+            constants is None
+        ):  # INT8 and FP4 matmuls were not measured: the FP8 kernels' shares, at their own peak
+            base = self.constants.gemm["fp8"]
+            constants = replace(base, source=f"{base.source}; taken over for {compute}")
+        activation = _ACTIVATION_BYTES[mode.activation] if covered else 2.0
+        analytic = Gemm(constants, self.gpu, compute, linear.n, linear.k, size, activation)
+        # A table of FP8 kernels includes the quantisation that is priced apart here, so only 16-bit rows are used.
+        if self.table is None or covered:
+            return analytic
+        return self.table.gemm(analytic, "bf16", linear.n, linear.k)
+
+    def _quantize(self, width: int) -> Operator:
+        q = self.constants.quantize
+        launch, per_value = (
+            (q.dynamic_us, q.dynamic_bytes) if self.mode.dynamic else (q.static_us, q.static_bytes)
+        )
+        kind = "computed scale" if self.mode.dynamic else "static scale"
+        constants = ElementwiseConstants(launch, q.bandwidth, f"{q.source} ({kind})")
+        return Elementwise(constants, self.gpu, per_value * width)
+
+    def _experts(self) -> Placed:
+        model, mode = self.model, self.mode
+        local = model.experts // self.ep
+        ffn = -(-model.expert_ffn // expert_tensor_ways(self.tp, self.ep))
+        wide = 2 if model.gated else 1
+        up = Linear("up", "expert", wide * ffn, model.hidden, model.moe_layers)
+        down = Linear("down", "expert", model.hidden, ffn, model.moe_layers)
+        covered = mode.covers("expert")
+        compute = mode.compute if covered else "bf16"
+        table = self.constants.moe
+        kinds = (
+            ("bf16",)
+            if compute == "bf16"
+            else (("fp8-block", "fp8") if mode.group == -128 else ("fp8", "fp8-block"))
+        )
+        constants = next(table[kind] for kind in (*kinds, "bf16") if kind in table)
+        if covered and (mode.weight_only or compute not in ("bf16", "fp8")):
+            constants = replace(constants, source=f"{constants.source}; taken over for {mode.name}")
+        operator = GroupedGemm(
+            constants, self.gpu, compute, experts=model.experts, local=local, chosen=model.experts_per_token,
+            hidden=model.hidden, up=up.n, down=down.k,
+            expert_bytes=mode.linear_bytes(up, model.dtype) + mode.linear_bytes(down, model.dtype),
+            activation_bytes=_ACTIVATION_BYTES[mode.activation] if covered else 2.0,
+            tokens_factor=max(self.ep // self.tp, 1),
+        )  # fmt: skip
+        return Placed("experts", operator, model.moe_layers)
+
+    # Everything between the linear layers
+
+    def _embedding(self) -> list[Placed]:
+        return [
+            Placed("embedding", Elementwise(self.constants.elementwise, self.gpu, 4.0 * self.model.hidden), 1)
+        ]
+
+    def _elementwise(self) -> list[Placed]:
+        model, constants = self.model, self.constants.elementwise
+        norm = Elementwise(
+            constants, self.gpu, 8.0 * model.hidden
+        )  # residual and input in, residual and output out
+        placed = [Placed("norm", norm, model.norms * model.layers + 1)]
+        if model.dense_layers:
+            width = (6.0 if model.gated else 4.0) * -(-model.ffn // self.tp)
+            placed.append(Placed("activation", Elementwise(constants, self.gpu, width), model.dense_layers))
+        if model.moe_layers and model.shared_experts:
+            width = (6.0 if model.gated else 4.0) * -(-model.shared_experts * model.expert_ffn // self.tp)
+            placed.append(
+                Placed("shared_activation", Elementwise(constants, self.gpu, width), model.moe_layers)
+            )
+        if model.qk_norm:
+            width = 4.0 * (model.heads // self.tp + model.local_kv_heads(self.tp)) * model.head_dim
+            placed.append(Placed("qk_norm", Elementwise(constants, self.gpu, width), model.layers))
+        return placed
+
+    def _collectives(self) -> list[Placed]:
+        model, placed = self.model, []
+        spread = self.ep > self.tp  # experts span several replicas: tokens travel instead of being summed
+        if self.tp > 1:
+            per_layer = 1 if model.parallel_block else 2
+            count = per_layer * model.layers + 1 - (model.moe_layers if spread else 0)
+            placed.append(Placed("all_reduce", self.all_reduce(), count))
+        if spread:
+            share = (self.ep - 1) / self.ep * model.experts_per_token * model.hidden / self.tp
+            sent = share * (
+                2.0 + _ACTIVATION_BYTES[self.mode.activation if self.mode.covers("expert") else "model"]
+            )
+            link = self.gpu.group_link(self.ep)
+            placed.append(
+                Placed(
+                    "all_to_all",
+                    Transfer(link, sent, f"{link.name}: {_SHEET}, dispatch and combine"),
+                    model.moe_layers,
+                )
+            )
+        if self.pp > 1:
+            link = (
+                self.gpu.group_link(2)
+                if self.tp * self.pp <= self.gpu.gpus_per_node
+                else LINKS["infiniband-ndr"]
+            )
+            hop = Transfer(link, 4.0 * model.hidden, f"{link.name}: {_SHEET}, hidden state and residual")
+            placed.append(Placed("pipeline_send", hop, self.pp))
+        return placed
+
+    def all_reduce(self) -> Operator:
+        """The all-reduce of one hidden state over the tensor-parallel group."""
+        table = self.constants.all_reduce
+        degrees = sorted(map(int, table))
+        degree = next((d for d in degrees if d >= self.tp), degrees[-1])
+        analytic = AllReduce(
+            table[str(degree)], self.gpu.group_link(self.tp), self.tp, 2.0 * self.model.hidden
+        )
+        return self.table.all_reduce(analytic, self.tp, 2.0 * self.model.hidden) if self.table else analytic
+
+    def _sampling(self) -> list[Placed]:
+        head = lm_head(self.model, self.tp)
+        local = -(-self.model.vocab // self.tp)
+        placed = [Placed("lm_head", self.gemm(head, self.mode), 1)]
+        if self.tp > 1:
+            link = self.gpu.group_link(self.tp)
+            gather = Transfer(link, 2.0 * local * (self.tp - 1), f"{link.name}: {_SHEET}, all-gather")
+            placed.append(Placed("logits_gather", gather, 1))
+        # Logits are read in 16 bit, written in 32, and read again by the sampler.
+        sample = Elementwise(self.constants.elementwise, self.gpu, 10.0 * self.model.vocab)
+        return [*placed, Placed("sampling", sample, 1)]
+
+    # Attention
+
+    def _decode(self) -> Operator:
+        model, heads = self.model, self.model.heads // self.tp
+        if model.mla is not None:
+            size = float(self.kv.vector_bytes(model.mla.cached))
+            return LatentAttention(
+                self.constants.mla, self.gpu, heads, model.mla.cached, model.mla.kv_lora, size
+            )
+        kinds = (
+            ("fp8", "bf16")
+            if self.kv.bits == 8
+            else (("mha", "bf16") if model.attention == "MHA" else ("bf16",))
+        )
+        kind = next(k for k in kinds if k in self.constants.decode)
+        kv_heads, vector = model.local_kv_heads(self.tp), float(self.kv.vector_bytes(model.head_dim))
+        analytic = DecodeAttention(
+            self.constants.decode[kind], self.gpu, heads, kv_heads, vector, model.head_dim
+        )
+        if self.table is None:
+            return analytic
+        return self.table.decode(
+            analytic, "fp8" if self.kv.bits == 8 else "bf16", heads, kv_heads, model.head_dim
+        )
+
+    def _prefill(self) -> Operator:
+        model, heads = self.model, self.model.heads // self.tp
+        fp8 = "fp8" in self.constants.prefill and self.mode.compute == "fp8" and self.kv.bits == 8
+        compute = "fp8" if fp8 else "bf16"
+        constants = self.constants.prefill[compute]
+        if model.mla is not None:  # prompts are computed with expanded heads, not in the latent space
+            width = (model.head_dim + model.mla.v) / 2
+            return PrefillAttention(constants, self.gpu, compute, heads, width, 4.0 * heads * width)
+        kv_heads = model.local_kv_heads(self.tp)
+        size = 2.0 * kv_heads * self.kv.vector_bytes(model.head_dim)
+        analytic = PrefillAttention(constants, self.gpu, compute, heads, model.head_dim, size)
+        if self.table is None:
+            return analytic
+        return self.table.prefill(analytic, compute, heads, kv_heads, model.head_dim)
+
+
+def check_engine(config: EngineConfig) -> str:
+    """The engine whose kernels and graphs are meant: `host`, or the preset's where host time is switched off.
+
+    Raises:
+        InputError: no constants under that name.
+    """
+    from sim.cost.constants import ENGINES
+
+    if config.host in ENGINES:
+        return config.host
+    if config.host != "none":
+        raise InputError(
+            f"no host-time constants for {config.host!r}", hint=f"host may be {', '.join(ENGINES)} or none"
+        )
+    preset = config.preset.split("@", 1)[0]
+    return next((engine for engine in ENGINES if preset.startswith(engine)), "vllm")

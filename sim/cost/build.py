@@ -1,0 +1,83 @@
+"""Making a cost model: by name, entry point or dotted path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sim.config import EngineConfig
+from sim.cost.analytic import AnalyticCost, FrontEnd, Host
+from sim.cost.assemble import Assembler, check_engine
+from sim.cost.base import CostModel
+from sim.cost.constants import Constants, load_constants
+from sim.cost.graphs import graph_sizes
+from sim.cost.tables import MeasuredTable
+from sim.hardware.gpu import GPUSpec
+from sim.models.spec import ModelSpec
+from sim.quantization.plugins import find_plugin
+from workloads.errors import unknown_name
+
+CostFactory = Callable[[ModelSpec, GPUSpec, EngineConfig], CostModel]
+
+
+def analytic_cost(
+    model: ModelSpec,
+    gpu: GPUSpec,
+    config: EngineConfig,
+    constants: Constants | str | Path | None = None,
+    table: MeasuredTable | str | Path | None = None,
+) -> AnalyticCost:
+    """The analytic cost model, with measured tables in the place of its forms where a table has the shape.
+
+    Args:
+        constants: a TOML file laid over the bundled constants, or constants already loaded.
+        table: a file of kernel timings (see `sim.cost.tables`), or one already read.
+
+    Raises:
+        InputError: shapes that do not divide, unknown names, malformed files.
+    """
+    engine = check_engine(config)
+    if not isinstance(constants, Constants):
+        constants = load_constants(gpu, engine, constants)
+    if table is not None and not isinstance(table, MeasuredTable):
+        table = MeasuredTable.read(table)
+    operators = Assembler(model, gpu, config, constants, table).build()
+    if config.host == "none":
+        host, graphs = Host.none(), []
+    else:
+        host = Host.of(constants.host, config.parallel.tensor, overlapped=config.depth > 1)
+        graphs = graph_sizes(engine, gpu, config)
+    front_end = FrontEnd.of(constants.front_end)
+    return AnalyticCost(
+        operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm"
+    )  # fmt: skip
+
+
+COST_MODELS: dict[str, CostFactory] = {"analytic": analytic_cost}
+
+
+def build_cost(
+    model: ModelSpec,
+    gpu: GPUSpec,
+    config: EngineConfig,
+    constants: Constants | str | Path | None = None,
+    *,
+    name: str = "analytic",
+    table: MeasuredTable | str | Path | None = None,
+) -> CostModel:
+    """The cost model called `name` for this model, GPU and configuration.
+
+    Args:
+        constants, table: for the analytic model: the user's own constants and kernel timings.
+        name: `analytic`, an entry point of `twinserve.cost_models`, or `module:factory`; a factory is called with
+            (model, gpu, config).
+
+    Raises:
+        InputError: no such cost model, or the factory refuses.
+    """
+    if name == "analytic":
+        return analytic_cost(model, gpu, config, constants, table)
+    factory = find_plugin("cost model", "twinserve.cost_models", name)
+    if factory is None:
+        raise unknown_name("cost model", name, COST_MODELS)
+    return factory(model, gpu, config)

@@ -1,0 +1,288 @@
+"""Constants of the operator forms: measured efficiencies, one small TOML file per (GPU, engine) in `sim/data/cost`.
+
+Shares (`compute`, `bandwidth`, …) are of the data-sheet peak; times are in the unit of their name. Every section says
+where it is from, and that sentence travels with every price made from it.
+
+A GPU without a file of its own uses the shares and times of the nearest architecture with its own data-sheet peaks.
+From H100 to H200 that costs nothing; across generations expect 10-30 % per operator.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sim.hardware.gpu import GPUSpec
+from workloads.errors import InputError, Place, unknown_name
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConstants:
+    """Dense linear layers. `norm` joins compute and memory time; `extra_k` lengthens the inner dimension (prologue)."""
+
+    compute: float
+    bandwidth: float
+    launch_us: float
+    memory_us: float
+    norm: float
+    extra_k: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConstants:
+    """Decode attention: `extra_us`, `knee_us` shape the ramp of short reads; `head_us` is per sequence and head."""
+
+    bandwidth: float
+    launch_us: float
+    extra_us: float
+    knee_us: float
+    head_us: float
+    norm: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillConstants:
+    """Prefill attention: `extra_tokens` is the overhead of a query tile, `wave` how much of a last wave is lost."""
+
+    compute: float
+    bandwidth: float
+    launch_us: float
+    norm: float
+    extra_tokens: float
+    wave: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LatentConstants:
+    """Decode attention over a latent cache (MLA, absorbed)."""
+
+    compute: float
+    bandwidth: float
+    launch_us: float
+    norm: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceConstants:
+    """Two algorithms: everyone sends everything (`one_shot`), and reduce-scatter + all-gather (`two_shot`)."""
+
+    one_shot_us: float
+    one_shot: float
+    two_shot_us: float
+    two_shot: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoEConstants:
+    """A whole expert layer: routing, both grouped GEMMs and the sum. `expert_us` is paid by every expert touched."""
+
+    compute: float
+    bandwidth: float
+    launch_us: float
+    norm: float
+    expert_us: float
+    activation: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeConstants:
+    """Quantising activations before a matmul; bytes are per value, for static and for computed scales."""
+
+    bandwidth: float
+    static_us: float
+    static_bytes: float
+    dynamic_us: float
+    dynamic_bytes: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseConstants:
+    """Norms, activations, embedding, sampling."""
+
+    launch_us: float
+    bandwidth: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostConstants:
+    """Time of the CPU.
+
+    Attributes:
+        exposed_ms: of a step that nothing hides, by tensor-parallel degree.
+        schedule_ms, row_us: planning and bookkeeping of a step, and of each of its sequences; hidden behind the device
+            where the engine overlaps the two.
+        kernel_launch_us: launching one kernel outside a CUDA graph.
+    """
+
+    exposed_ms: dict[str, float]
+    schedule_ms: float
+    row_us: float
+    kernel_launch_us: float
+    source: str
+
+    def exposed(self, tp: int) -> float:
+        """Seconds a step that nothing hides: of the largest listed degree that is not above `tp`."""
+        degrees = sorted(map(int, self.exposed_ms))
+        return self.exposed_ms[str(max([d for d in degrees if d <= tp], default=degrees[0]))] * 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndConstants:
+    """Time between the client and the engine's queue, and back."""
+
+    request_ms: float
+    input_token_us: float
+    output_token_ms: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Everything one (GPU, engine) needs. Sections that come in kinds are dicts by kind."""
+
+    engine: str
+    gpu: str
+    gemm: dict[str, GemmConstants]
+    decode: dict[str, DecodeConstants]
+    prefill: dict[str, PrefillConstants]
+    all_reduce: dict[str, AllReduceConstants]
+    moe: dict[str, MoEConstants]
+    mla: LatentConstants
+    quantize: QuantizeConstants
+    elementwise: ElementwiseConstants
+    host: HostConstants
+    front_end: FrontEndConstants
+
+
+_KINDS = {
+    "gemm": GemmConstants, "decode": DecodeConstants, "prefill": PrefillConstants,
+    "all_reduce": AllReduceConstants, "moe": MoEConstants,
+}  # fmt: skip
+_SINGLE = {
+    "mla": LatentConstants, "quantize": QuantizeConstants, "elementwise": ElementwiseConstants,
+    "host": HostConstants, "front_end": FrontEndConstants,
+}  # fmt: skip
+
+
+def _section(kind: type, values: Any, file: str, key: str) -> Any:
+    if not isinstance(values, dict):
+        raise InputError("expected a table", place=Place(file=file, key=key))
+    known = {f.name: f.type for f in fields(kind)}
+    for name in values:
+        if name not in known:
+            raise unknown_name("constant", name, known, place=Place(file=file, key=f"{key}.{name}"))
+    for name, declared in known.items():
+        where = Place(file=file, key=f"{key}.{name}")
+        if name not in values:
+            raise InputError("is missing", place=where)
+        value = values[name]
+        if declared == "float":
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+                raise InputError(f"expected a number of at least 0, found {value!r}", place=where)
+        elif declared == "str" and not isinstance(value, str):
+            raise InputError(f"expected a string, found {value!r}", place=where)
+        elif declared.startswith("dict") and (not isinstance(value, dict) or not value):
+            raise InputError("expected a table of numbers", place=where)
+    for share in ("compute", "bandwidth", "norm", "one_shot", "two_shot", "activation"):
+        if values.get(share) == 0:
+            raise InputError("must be above 0", place=Place(file=file, key=f"{key}.{share}"))
+    return kind(**{k: float(v) if known[k] == "float" else v for k, v in values.items()})
+
+
+def _parse(text: str, file: str) -> dict[str, Any]:
+    """A constants file as checked sections; any of them may be absent."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"is not TOML: {error}", place=Place(file=file)) from None
+    parsed: dict[str, Any] = {"engine": raw.pop("engine", ""), "gpu": raw.pop("gpu", "")}
+    for name, body in raw.items():
+        if name in _SINGLE:
+            parsed[name] = _section(_SINGLE[name], body, file, name)
+        elif name in _KINDS:
+            if not isinstance(body, dict):
+                raise InputError("expected tables", place=Place(file=file, key=name))
+            parsed[name] = {k: _section(_KINDS[name], v, file, f"{name}.{k}") for k, v in body.items()}
+        else:
+            raise unknown_name("section", name, [*_KINDS, *_SINGLE], place=Place(file=file, key=name))
+    return parsed
+
+
+@cache
+def _bundled(gpu: str, engine: str) -> dict[str, Any] | None:
+    path = files("sim") / "data" / "cost" / f"{gpu}.{engine}.toml"
+    return _parse(path.read_text(encoding="utf-8"), path.name) if path.is_file() else None
+
+
+def list_constants() -> list[tuple[str, str]]:
+    """The bundled (GPU, engine) pairs."""
+    names = (p.name for p in (files("sim") / "data" / "cost").iterdir() if p.name.endswith(".toml"))
+    return sorted(
+        (n.removesuffix(".toml").split(".", 1)[0], n.removesuffix(".toml").split(".", 1)[1]) for n in names
+    )
+
+
+def _layers(gpu: GPUSpec, engine: str) -> list[dict[str, Any]]:
+    """Bundled files that apply, nearest first: own GPU, then the GPU measured for the architecture, then H100."""
+    near = "a100-sxm" if gpu.arch == "ampere" else "h100-sxm"
+    order = [(gpu.name, engine), (near, engine), (near, "vllm"), ("h100-sxm", engine), ("h100-sxm", "vllm")]
+    found = [_bundled(*pair) for pair in dict.fromkeys(order)]
+    return [layer for layer in found if layer is not None]
+
+
+def _moved(section: Any, layer: dict[str, Any], gpu: GPUSpec, engine: str) -> Any:
+    """A section with its source, which says so where the figures are another GPU's or engine's."""
+    if (layer["gpu"], layer["engine"]) in ((gpu.name, engine), ("", "")):
+        return section
+    note = f"{section.source}; taken from {layer['engine']} on {layer['gpu']} for {gpu.name}, with its data-sheet peaks"
+    return replace(section, source=note)
+
+
+def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) -> Constants:
+    """The constants for an engine on a GPU, with a file of the user's own laid over the bundled ones.
+
+    Args:
+        gpu: the device; without a file of its own it borrows the nearest architecture's.
+        engine: `vllm`, `sglang` or `tensorrt-llm`.
+        path: a TOML file with some or all sections (what `bench calibrate` writes).
+
+    Raises:
+        InputError: unknown engine; an unreadable or malformed file, naming file and key.
+    """
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    layers = _layers(gpu, engine)
+    if path is not None:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot read it: {error.strerror}", place=Place(file=str(path))) from None
+        layers.insert(0, _parse(text, str(path)) | {"engine": "", "gpu": ""})
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for name in _SINGLE:
+            if name in layer and name not in merged:
+                merged[name] = _moved(layer[name], layer, gpu, engine)
+        for name in _KINDS:
+            own = merged.setdefault(name, {})
+            # A kind of attention missing in a nearer file is not filled from a farther GPU: bf16 figures of the same
+            # device describe it better (see the look-ups in `sim.cost.build`).
+            if own and name in ("decode", "prefill"):
+                continue
+            for kind, section in layer.get(name, {}).items():
+                own.setdefault(kind, _moved(section, layer, gpu, engine))
+    return Constants(engine=engine, gpu=gpu.name, **merged)

@@ -1,0 +1,79 @@
+"""Time that is not the device's: planning and launching steps, and the front end before and after the engine.
+
+Planning a step costs `schedule + row × sequences`. An engine that plans ahead hides it behind the device and pays only
+what sticks out; one that does not pays all of it. A part (`exposed`) is never hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.cost.constants import FrontEndConstants, HostConstants
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """Time outside the engine loop: HTTP, tokenising and detokenising. It delays, but does not occupy, the engine.
+
+    Attributes:
+        base: seconds for every request. input_token: seconds for every prompt token.
+        token_seconds: from the end of a step to the token at the client.
+        source: where the figures are from.
+    """
+
+    base: float
+    input_token: float
+    token_seconds: float
+    source: str
+
+    @classmethod
+    def of(cls, constants: FrontEndConstants) -> FrontEnd:
+        """From a constants section."""
+        return cls(
+            constants.request_ms * 1e-3,
+            constants.input_token_us * 1e-6,
+            constants.output_token_ms * 1e-3,
+            constants.source,
+        )
+
+    def request_seconds(self, input_tokens: int) -> float:
+        """From the request's arrival to its place in the engine's queue."""
+        return self.base + self.input_token * input_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """CPU time of a step, seconds.
+
+    Attributes:
+        exposed: paid by every step. schedule, row: planning, of a step and of each of its sequences.
+        launch: of one kernel outside a CUDA graph. overlapped: planning hides behind the device.
+        source: where the figures are from.
+    """
+
+    exposed: float
+    schedule: float
+    row: float
+    launch: float
+    overlapped: bool
+    source: str
+
+    @classmethod
+    def of(cls, constants: HostConstants, tp: int, overlapped: bool) -> Host:
+        """From a constants section."""
+        return cls(
+            constants.exposed(tp), constants.schedule_ms * 1e-3, constants.row_us * 1e-6,
+            constants.kernel_launch_us * 1e-6, overlapped, constants.source,
+        )  # fmt: skip
+
+    @classmethod
+    def none(cls) -> Host:
+        """A host that takes no time."""
+        return cls(0.0, 0.0, 0.0, 0.0, True, "host time switched off")
+
+    def visible(self, gpu: float, sequences: int) -> float:
+        """What the host adds to a step in which the device takes `gpu` seconds."""
+        work = self.schedule + self.row * sequences
+        if self.overlapped:
+            work = work - gpu if work > gpu else 0.0
+        return self.exposed + work

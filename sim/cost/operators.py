@@ -1,0 +1,328 @@
+"""Operators: one kind of kernel each, priced from its size.
+
+An operator is built for one place in the model (its shapes and rates are fixed) and asked for different sizes. All of
+them are instances of one roofline: time on the tensor cores and time on memory joined by a p-norm, plus a fixed launch.
+Measured tables (`sim.cost.tables`) stand behind the same interface.
+
+Times of the constants are microseconds; everything given back is seconds, FLOP and bytes, per GPU and call.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple, Protocol
+
+from sim.cost.constants import (
+    AllReduceConstants,
+    DecodeConstants,
+    ElementwiseConstants,
+    GemmConstants,
+    LatentConstants,
+    MoEConstants,
+    PrefillConstants,
+)
+from sim.hardware.gpu import GPUSpec
+from sim.hardware.links import Link
+
+US = 1e-6
+
+
+class Work(NamedTuple):
+    """What one call does: floating-point operations, bytes moved, and what limits it."""
+
+    flops: float
+    bytes: float
+    bound: str
+
+
+class Operator(Protocol):
+    """One kernel at one place of the model.
+
+    `size` is what varies: tokens for everything that runs on the flattened batch; (rows, context) for decode attention;
+    (tokens, pairs, keys, tiles) for prefill attention (see `PrefillAttention`).
+    """
+
+    source: str
+
+    def seconds(self, *size: float) -> float:
+        """Duration of one call."""
+
+    def work(self, *size: float) -> Work:
+        """What one call does, for explanations."""
+
+
+def _bound(compute: float, memory: float, launch: float) -> str:
+    if launch > max(compute, memory):
+        return "latency"
+    return "compute" if compute > memory else "memory"
+
+
+class Gemm:
+    """A linear layer [n, k] on m tokens: roofline with a soft corner (form F2b).
+
+    Weights are read once, activations once, results written once. `weight_bytes` is the whole matrix with its scales;
+    `activation_bytes` one input value.
+    """
+
+    def __init__(
+        self,
+        constants: GemmConstants,
+        gpu: GPUSpec,
+        compute: str,
+        n: int,
+        k: int,
+        weight_bytes: float,
+        activation_bytes: float,
+    ) -> None:
+        self.source = constants.source
+        self.n, self.k = n, k
+        self._weight, self._in = weight_bytes, activation_bytes
+        rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
+        self._compute = 2.0 * n * (k + constants.extra_k) / rate
+        self._fixed = weight_bytes / bandwidth + constants.memory_us * US
+        self._token = (activation_bytes * k + 2.0 * n) / bandwidth
+        self._norm, self._inverse, self._launch = (
+            constants.norm,
+            1.0 / constants.norm,
+            constants.launch_us * US,
+        )
+
+    def seconds(self, m: float) -> float:
+        """Duration for m tokens."""
+        return (
+            (self._compute * m) ** self._norm + (self._fixed + self._token * m) ** self._norm
+        ) ** self._inverse + self._launch
+
+    def work(self, m: float) -> Work:
+        """2mnk operations; weights, inputs and outputs."""
+        moved = self._weight + m * (self._in * self.k + 2.0 * self.n)
+        return Work(
+            2.0 * m * self.n * self.k,
+            moved,
+            _bound(self._compute * m, self._fixed + self._token * m, self._launch),
+        )
+
+
+class GroupedGemm:
+    """The experts of one MoE layer on m tokens: routing, up and down projections, weighted sum.
+
+    Only experts that some token chose are read: with uniform routing `E (1 − (1 − k/E)^m)` of E in expectation.
+    """
+
+    def __init__(
+        self, constants: MoEConstants, gpu: GPUSpec, compute: str, *, experts: int, local: int, chosen: int,
+        hidden: int, up: int, down: int, expert_bytes: float, activation_bytes: float, tokens_factor: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Args: `experts` in all, `local` on this GPU, `chosen` per token; `up` rows of the first matrix and `down`
+        columns of the second; `expert_bytes` of one expert; `tokens_factor`, tokens arriving here per token of ours.
+        """
+        self.source = constants.source
+        self._local, self._miss, self._factor = local, 1.0 - chosen / experts, tokens_factor
+        self._share = chosen * local / experts
+        self._expert = expert_bytes
+        rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
+        self._flops = 2.0 * hidden * (up + down)
+        self._compute = self._flops / rate
+        self._touch = expert_bytes / bandwidth + constants.expert_us * US
+        self._moved = 4.0 * hidden + (hidden + down) * (activation_bytes + 2.0) + 2.0 * up
+        self._stream = self._moved / (constants.activation * gpu.bandwidth)
+        self._norm, self._inverse, self._launch = (
+            constants.norm,
+            1.0 / constants.norm,
+            constants.launch_us * US,
+        )
+
+    def touched(self, m: float) -> float:
+        """Experts of this GPU that at least one of m tokens chose, in expectation."""
+        return self._local * (1.0 - self._miss ** (m * self._factor))
+
+    def seconds(self, m: float) -> float:
+        """Duration for m tokens."""
+        rows = m * self._factor * self._share
+        compute, memory = rows * self._compute, self.touched(m) * self._touch
+        return (
+            (compute**self._norm + memory**self._norm) ** self._inverse + self._launch + rows * self._stream
+        )
+
+    def work(self, m: float) -> Work:
+        """Operations of the chosen experts; bytes of those touched and of the rows that pass through."""
+        rows = m * self._factor * self._share
+        compute, memory = rows * self._compute, self.touched(m) * self._touch + rows * self._stream
+        moved = self.touched(m) * self._expert + rows * self._moved
+        return Work(rows * self._flops, moved, _bound(compute, memory, self._launch))
+
+
+class DecodeAttention:
+    """One new token for each of `rows` sequences over `context` cached tokens in all (form G3)."""
+
+    def __init__(
+        self,
+        constants: DecodeConstants,
+        gpu: GPUSpec,
+        heads: int,
+        kv_heads: int,
+        vector_bytes: float,
+        head_dim: int,
+    ) -> None:
+        self.source = constants.source
+        self._bytes = 2.0 * kv_heads * vector_bytes
+        self._flops = 4.0 * heads * head_dim
+        self._read = self._bytes / (constants.bandwidth * gpu.bandwidth)
+        self._head = constants.head_us * US * kv_heads / gpu.sms
+        self._extra, self._knee = constants.extra_us * US, constants.knee_us * US
+        self._norm, self._inverse, self._launch = (
+            constants.norm,
+            1.0 / constants.norm,
+            constants.launch_us * US,
+        )
+
+    def seconds(self, rows: float, context: float) -> float:
+        """Duration; short reads do not reach the full bandwidth, many short sequences pay per head."""
+        read = self._read * context
+        memory = read * (1.0 + self._extra / (read + self._knee)) if self._knee else read + self._extra
+        return (memory**self._norm + (self._head * rows) ** self._norm) ** self._inverse + self._launch
+
+    def work(self, rows: float, context: float) -> Work:
+        """Every cached key and value once."""
+        read = self._read * context
+        bound = "memory" if read > max(self._launch, self._head * rows) else "latency"
+        return Work(self._flops * context, self._bytes * context, bound)
+
+
+class LatentAttention:
+    """Decode attention with absorbed projections over a latent cache (MLA): all heads share one vector a token."""
+
+    def __init__(
+        self,
+        constants: LatentConstants,
+        gpu: GPUSpec,
+        heads: int,
+        cached: int,
+        latent: int,
+        vector_bytes: float,
+    ) -> None:
+        self.source = constants.source
+        self._flops, self._bytes = 2.0 * heads * (cached + latent), vector_bytes
+        self._compute = self._flops / (constants.compute * gpu.bf16)
+        self._read = vector_bytes / (constants.bandwidth * gpu.bandwidth)
+        self._norm, self._inverse, self._launch = (
+            constants.norm,
+            1.0 / constants.norm,
+            constants.launch_us * US,
+        )
+
+    def seconds(self, rows: float, context: float) -> float:
+        """Duration; the number of sequences matters only through their context."""
+        return context * (self._compute**self._norm + self._read**self._norm) ** self._inverse + self._launch
+
+    def work(self, rows: float, context: float) -> Work:
+        """Scores against `cached` values, sums over `latent` of them."""
+        bound = _bound(context * self._compute, context * self._read, self._launch)
+        return Work(context * self._flops, context * self._bytes, bound)
+
+
+class PrefillAttention:
+    """Causal attention of prompt chunks over their own tokens and their past, all in one launch (form C2).
+
+    Sizes are sums over the chunks (n new tokens after m cached ones): `tokens` Σn, `pairs` Σn(n+2m) which is twice the
+    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, 128)/128.
+    """
+
+    def __init__(
+        self,
+        constants: PrefillConstants,
+        gpu: GPUSpec,
+        compute: str,
+        heads: int,
+        head_dim: float,
+        kv_token_bytes: float,
+    ) -> None:
+        self.source = constants.source
+        rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
+        self._flops = 2.0 * heads * head_dim
+        self._compute = self._flops / rate
+        self._row, self._key = 4.0 * heads * head_dim, kv_token_bytes
+        self._row_time, self._key_time = self._row / bandwidth, kv_token_bytes / bandwidth
+        self._extra, self._wave, self._waves = constants.extra_tokens, constants.wave, heads / gpu.sms
+        self._norm, self._inverse, self._launch = (
+            constants.norm,
+            1.0 / constants.norm,
+            constants.launch_us * US,
+        )
+
+    def _parts(self, tokens: float, pairs: float, keys: float, tiles: float) -> tuple[float, float]:
+        waves = self._waves * tiles
+        lost = self._wave * (ceil(waves) - waves) / waves
+        compute = self._compute * (pairs + tokens * self._extra) * (1.0 + lost)
+        return compute, self._row_time * tokens + self._key_time * keys
+
+    def seconds(self, tokens: float, pairs: float, keys: float, tiles: float) -> float:
+        """Duration of the launch."""
+        compute, memory = self._parts(tokens, pairs, keys, tiles)
+        return (compute**self._norm + memory**self._norm) ** self._inverse + self._launch
+
+    def work(self, tokens: float, pairs: float, keys: float, tiles: float) -> Work:
+        """Attended pairs only (the masked half is not counted); queries, results, keys and values once."""
+        compute, memory = self._parts(tokens, pairs, keys, tiles)
+        return Work(
+            self._flops * pairs, self._row * tokens + self._key * keys, _bound(compute, memory, self._launch)
+        )
+
+
+class AllReduce:
+    """Sum of `token_bytes` a token over `ways` GPUs: the cheaper of one-shot and two-shot."""
+
+    def __init__(self, constants: AllReduceConstants, link: Link, ways: int, token_bytes: float) -> None:
+        self.source = f"{constants.source}; {link.name} {link.bandwidth / 1e9:g} GB/s"
+        self._bytes = token_bytes
+        slow = max(link.latency - 2e-6, 0.0)  # the fitted launch times include a switch's latency
+        self._one = constants.one_shot_us * US + slow * (ways - 1)
+        self._two = constants.two_shot_us * US + 2 * slow * (ways - 1)
+        self._one_token = (ways - 1) * token_bytes / (constants.one_shot * link.bandwidth)
+        self._two_token = 2.0 * (ways - 1) / ways * token_bytes / (constants.two_shot * link.bandwidth)
+        self._moved = 2.0 * (ways - 1) / ways * token_bytes
+
+    def seconds(self, m: float) -> float:
+        """Duration for m tokens."""
+        return min(self._one + self._one_token * m, self._two + self._two_token * m)
+
+    def work(self, m: float) -> Work:
+        """Bytes that leave one GPU in the two-shot algorithm."""
+        bound = "link" if self._one_token * m > self._one else "latency"
+        return Work(0.0, self._moved * m, bound)
+
+
+class Elementwise:
+    """A kernel that reads and writes `token_bytes` a token: norms, activations, embedding, quantisation, sampling."""
+
+    def __init__(self, constants: ElementwiseConstants, gpu: GPUSpec, token_bytes: float) -> None:
+        self.source = constants.source
+        self._bytes = token_bytes
+        self._token, self._launch = (
+            token_bytes / (constants.bandwidth * gpu.bandwidth),
+            constants.launch_us * US,
+        )
+
+    def seconds(self, m: float) -> float:
+        """Duration for m tokens."""
+        return self._launch + self._token * m
+
+    def work(self, m: float) -> Work:
+        """Bytes in and out."""
+        return Work(0.0, self._bytes * m, "memory" if self._token * m > self._launch else "latency")
+
+
+class Transfer:
+    """`token_bytes` a token over a link: pipeline stages, expert dispatch, swapping to the host."""
+
+    def __init__(self, link: Link, token_bytes: float, source: str) -> None:
+        self.source = source
+        self._bytes, self._latency, self._token = token_bytes, link.latency, token_bytes / link.bandwidth
+
+    def seconds(self, m: float) -> float:
+        """Duration for m tokens."""
+        return self._latency + self._token * m
+
+    def work(self, m: float) -> Work:
+        """Bytes over the link."""
+        return Work(0.0, self._bytes * m, "link" if self._token * m > self._latency else "latency")
