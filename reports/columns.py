@@ -1,0 +1,117 @@
+"""The Parquet files of a run folder: which columns they have, and the same bytes for the same run.
+
+Written through pyarrow alone, with every option that shapes the bytes pinned; nothing of the time of writing goes in.
+pyarrow takes a while to import and is loaded on the first use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from workloads.errors import InputError, Place
+
+_INT, _FLOAT, _TEXT = np.int64, np.float64, np.object_
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One file: its name and the dtype of every column."""
+
+    file: str
+    columns: dict[str, type]
+
+
+REQUESTS = Table(
+    "requests.parquet",
+    dict.fromkeys(("request", "session", "turn"), _INT)
+    | {"priority": np.int32}
+    | dict.fromkeys(("scheduled", "sent", "queued", "admitted", "first_token", "finish"), _FLOAT)
+    | dict.fromkeys(("input_tokens", "max_tokens", "output_tokens", "target_tokens"), _INT)
+    | dict.fromkeys(("cached_tokens", "recomputed_tokens", "preemptions"), _INT)
+    | dict.fromkeys(("status", "reason"), _TEXT),
+)
+TOKENS = Table("tokens.parquet", {"request": _INT, "start": _FLOAT, "first_step": _INT, "steps": _INT})
+STEPS = Table("steps.parquet", {"step_ends": _FLOAT})
+TIMELINE = Table(
+    "timeline.parquet",
+    dict.fromkeys(("time", "running", "waiting", "swapped"), _FLOAT)
+    | {f"kv_{kind}": _FLOAT for kind in ("used", "cached", "reserved", "internal", "external", "free")}
+    | dict.fromkeys(
+        ("steps", "prefill_tokens", "decode_tokens", "output_tokens", "arrivals", "finished"), _INT
+    )
+    | dict.fromkeys(("refused", "preemptions", "cached_tokens"), _INT)
+    | {"busy": _FLOAT},
+)
+TABLES = (REQUESTS, TOKENS, STEPS, TIMELINE)
+
+
+def write_table(table: Table, source: object, folder: Path) -> None:
+    """Write the columns of `table` that `source` has as attributes. NaN stays NaN: it means "never"."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays = {}
+    for name, dtype in table.columns.items():
+        values = getattr(source, name)
+        if dtype is _TEXT:
+            arrays[name] = pa.array([_clean(v) for v in values], pa.string())
+        else:
+            arrays[name] = pa.array(np.ascontiguousarray(values, dtype))
+    pq.write_table(
+        pa.table(arrays),
+        folder / table.file,
+        compression="zstd",
+        compression_level=3,
+        row_group_size=1 << 20,
+        data_page_size=1 << 20,
+        version="2.6",
+        data_page_version="1.0",
+        use_dictionary=[name for name, dtype in table.columns.items() if dtype is not _FLOAT],
+        write_statistics=True,
+        store_schema=False,
+    )
+
+
+def read_table(table: Table, folder: Path) -> dict[str, np.ndarray]:
+    """The columns of a file as arrays that may be written to.
+
+    Raises:
+        InputError: the file is missing, is not Parquet, or lacks a column.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / table.file
+    place = Place(file=str(path))
+    if not path.is_file():
+        raise InputError("the run folder lacks this file", place=place, hint="run the workload again")
+    try:
+        # a plain file, so that a folder named like "model=llama" is not taken for a partition
+        with pq.ParquetFile(path) as file:
+            missing = [name for name in table.columns if name not in file.schema_arrow.names]
+            if missing:
+                raise InputError(
+                    f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+                    place=place,
+                    hint="the folder was written by another version; run the workload again",
+                )
+            read = file.read(columns=list(table.columns))
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"is not a readable Parquet file ({error})", place=place) from error
+    return {name: _array(read.column(name), dtype, name, place) for name, dtype in table.columns.items()}
+
+
+def _array(column: object, dtype: type, name: str, place: Place) -> np.ndarray:
+    if column.null_count:
+        raise InputError(f"column {name} has {column.null_count} empty values", place=place)
+    if dtype is _TEXT:
+        return np.array(column.to_pylist(), dtype=object)
+    return np.array(column.to_numpy(), dtype=dtype)
+
+
+def _clean(text: object) -> str:
+    """Text that UTF-8 can hold: lone surrogates (from undecodable file names) are replaced."""
+    return str(text).encode("utf-8", "replace").decode()

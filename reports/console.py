@@ -1,0 +1,228 @@
+"""A run on the terminal: the plan before, the table and what to make of it after.
+
+Everything printed of ours is ASCII and everything from outside goes through `wording.clean`, so that a C locale, a
+pipe, a narrow window or a hostile name changes nothing but looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reports.fingerprint import leaves
+from reports.gate import GateResult
+from reports.metrics import notices
+from reports.run_data import RunData
+from reports.wording import clean, number, seconds, setting, share, simulator_speed, size
+
+_PLAN = (
+    ("model", ("model",)),
+    ("backend", ("backend",)),
+    (
+        "engine",
+        ("engine.preset", "engine.quantization", "engine.max_model_len", "engine.depth", "engine.host"),
+    ),
+    ("scheduler", ("engine.scheduler",)),
+    ("kv cache", ("engine.kv",)),
+    ("parallel", ("engine.parallel",)),
+    ("traffic", ("traffic",)),
+    ("load", ("load",)),
+    ("slo", ("slo",)),
+)
+_COLOUR = {"stable": "green", "backlogged": "yellow", "overloaded": "red", "unknown": "red"}
+
+
+def print_plan(info: dict, config: dict, console: Console) -> None:
+    """The resolved plan in ten lines; what the user wrote comes first in each and is bold.
+
+    Args:
+        info: `RunData.info` as far as it is known (`name`, `seed`, `kv_pool_tokens`, `kv_bytes_per_token`).
+        config: the resolved configuration with the source of every value.
+    """
+    head = f"seed {setting(info.get('seed'))}"
+    pool = info.get("kv_pool_tokens")
+    if pool:
+        room = size(pool * (info.get("kv_bytes_per_token") or 0)) if info.get("kv_bytes_per_token") else ""
+        head += f", KV pool {pool:,} tokens" + (f" ({room})" if room else "")
+    _line(console, "run", [Text(clean(info.get("name", "run"), 80), "bold"), Text(head)])
+    found = list(leaves(config))
+    for label, prefixes in _PLAN:
+        parts = [leaf for leaf in found if any(leaf[0] == p or leaf[0].startswith(p + ".") for p in prefixes)]
+        parts.sort(key=lambda leaf: leaf[2] != "user")
+        root = _root(label, prefixes)
+        texts = [
+            Text(_part(key, value, root), "bold" if source == "user" else "")
+            for key, value, source in parts
+            if value is not None
+        ]
+        _line(console, label, texts or [Text("none", "dim")])
+
+
+def print_summary(
+    data: RunData, summary: dict, console: Console, *, out: Path | None = None, knee: str | None = None
+) -> None:
+    """The table of a finished run, a sentence on saturation (and the knee), warnings, and where the files are."""
+    _print(console, "")
+    console.print(_table(data, summary, console))
+    console.print(_latencies(summary, console))
+    verdict = summary["saturation"]
+    _print(console, verdict["sentence"], _COLOUR[verdict["label"]])
+    if knee:
+        _print(console, f"Knee: {knee}")
+    _print(console, _speed(data, summary), "dim")
+    for warning in [*dict.fromkeys(data.warnings), *notices(summary)]:
+        _print(console, f"warning: {clean(warning)}", "yellow")
+    if not data.info.get("complete", True):
+        _print(console, f"warning: the run was cut short at {seconds(data.info['end'])}", "yellow")
+    if out is not None:
+        _print(console, f"Files: {out}   (open {Path(out) / 'report.html'})")
+
+
+def print_gate(result: GateResult, console: Console) -> None:
+    """The gate's table and verdict."""
+    table = Table()
+    for name in ("metric", "baseline", "now", "change", "allowed", "verdict"):
+        table.add_column(name, justify="left" if name in ("metric", "verdict") else "right", overflow="fold")
+    for row, check in zip(result.rows(), result.checks, strict=True):
+        style = "" if check.passed else "red"
+        table.add_row(*(Text(_shown(cell, console), style) for cell in row))
+    console.print(table)
+    for remark in result.remarks():
+        _print(console, remark, "green" if result.passed else "red")
+
+
+def _table(data: RunData, s: dict, console: Console) -> Table:
+    table = Table(
+        title=Text(_shown(clean(data.info.get("name", "run"), 80), console), "bold"),
+        show_header=False,
+        title_justify="left",
+    )
+    table.add_column("metric", overflow="fold")
+    table.add_column("value", justify="right", overflow="fold")
+    for section in _sections(data, s):
+        table.add_section()
+        for name, value in section:
+            table.add_row(Text(_shown(name, console)), Text(_shown(value, console)))
+    return table
+
+
+def _latencies(s: dict, console: Console) -> Table:
+    table = Table()
+    table.add_column("ms", overflow="fold")
+    stats = ("mean", "median", "p90", "p95", "p99") if console.width >= 60 else ("mean", "median", "p99")
+    for stat in stats:
+        table.add_column(stat, justify="right", overflow="fold")
+    for title, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E latency", "e2el")):
+        table.add_row(title, *(number(s[f"{stat}_{name}_ms"]) for stat in stats))
+    return table
+
+
+def _sections(data: RunData, s: dict) -> Iterable[list[tuple[str, str]]]:
+    yield _counts(s)
+    yield [
+        ("Benchmark duration", seconds(s["duration"])),
+        ("Total input tokens", number(s["total_input_tokens"])),
+        ("Total generated tokens", number(s["total_output_tokens"])),
+        ("Request throughput (req/s)", number(s["request_throughput"])),
+        ("Output token throughput (tok/s)", number(s["output_throughput"])),
+        ("  while steady (tok/s)", number(s["steady_output_throughput"])),
+        ("  peak second (tok/s)", number(s["max_output_tokens_per_s"])),
+        ("Total token throughput (tok/s)", number(s["total_token_throughput"])),
+        (
+            "Concurrency, mean / peak",
+            f"{number(s['mean_concurrency'])} / {number(s['max_concurrent_requests'])}",
+        ),
+    ]
+    if s["slo_attainment"] is not None:
+        wanted = ", ".join(f"{key[:-3].upper()} {setting(v)} ms" for key, v in data.info["slo"].items())
+        yield [
+            (f"Met the SLO ({wanted})", share(s["slo_attainment"])),
+            ("Goodput (req/s)", number(s["request_goodput"])),
+        ]
+    yield _engine(s)
+
+
+def _counts(s: dict) -> list[tuple[str, str]]:
+    rows = [("Successful requests", number(s["completed"]))]
+    for status in ("failed", "refused", "cancelled", "unfinished"):
+        if s[status] or status == "failed":
+            rows.append((f"{status.capitalize()} requests", number(s[status])))
+        for reason, count in list(s.get(f"{status}_reasons", {}).items())[:5]:
+            rows.append((f"  {clean(reason, 60)}", number(count)))
+    return rows
+
+
+def _engine(s: dict) -> list[tuple[str, str]]:
+    rows = [
+        ("TTFT spent in front end / queue / prefill (ms)", " / ".join(
+            number(s[f"mean_{part}_ms"]) for part in ("front_end", "queue", "prefill"))),
+    ]  # fmt: skip
+    if s["engine_steps"]:
+        rows.append(("Preemptions", number(s["preemptions"])))
+        rows.append(("Recomputed tokens", number(s["recomputed_tokens"])))
+        rows.append(("Prefix hit rate", share(s["prefix_hit_rate"])))
+    if s["kv_used_mean"] is not None:
+        wasted = sum(s[f"kv_{kind}_mean"] for kind in ("reserved", "internal", "external"))
+        rows.append(("KV pool used, mean / peak", f"{share(s['kv_used_mean'])} / {share(s['kv_used_peak'])}"))
+        rows.append(("KV pool reserved or wasted, mean", share(wasted)))
+    return rows
+
+
+def _speed(data: RunData, s: dict) -> str:
+    parts = []
+    if s["engine_steps"]:
+        parts.append(f"{number(s['engine_steps'])} engine steps, mean batch {number(s['mean_batch'])}")
+    if s["arrival_rate"] is not None:
+        parts.append(f"requests arrived at {number(s['arrival_rate'])}/s")
+    speed = simulator_speed(s, data.host, float(data.info["end"]))
+    if speed["wall_seconds"]:
+        made = f"made in {seconds(speed['wall_seconds'])}"
+        if data.info.get("backend") == "sim":
+            made += (
+                f" ({number(speed['times_real_time'])} times real time, {number(speed['requests_per_s'])} requests/s, "
+                f"{number(speed['steps_per_s'])} steps/s)"
+            )
+        parts.append(made)
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:] + "." if text else ""
+
+
+def _root(label: str, prefixes: tuple[str, ...]) -> str:
+    return prefixes[0] if len(prefixes) == 1 else "engine"
+
+
+def _part(key: str, value: object, root: str) -> str:
+    if key == root:
+        return setting(value, 60)
+    return f"{key[len(root) + 1 :].rpartition('.')[2]} {setting(value, 60)}"
+
+
+def _line(console: Console, label: str, parts: list[Text]) -> None:
+    """One line, cut at the width of the window."""
+    line = Text(f"{label:<10} ", "dim")
+    for i, part in enumerate(parts):
+        line.append(", " if i else "")
+        line.append(_shown(part.plain, console), part.style)
+    width = console.width
+    if line.cell_len > width:
+        line.truncate(max(width - 3, 1))
+        line.append("...")
+    console.print(line, no_wrap=True, overflow="crop", highlight=False)
+
+
+def _print(console: Console, text: str, style: str = "") -> None:
+    if text or not style:
+        console.print(Text(_shown(text, console), style), highlight=False, soft_wrap=not console.is_terminal)
+
+
+def _shown(text: str, console: Console) -> str:
+    """What the console's encoding can hold of a text."""
+    encoding = console.encoding or "utf-8"
+    try:
+        return text.encode(encoding, "replace").decode(encoding)
+    except LookupError:
+        return text.encode("ascii", "replace").decode()

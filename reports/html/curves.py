@@ -1,0 +1,142 @@
+"""Curves through measured points: one point a run, one line a series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from reports.html.charts import chart_data
+from reports.html.scales import Scale, fit
+from reports.html.svg import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Figure,
+    colour,
+    drawing,
+    empty,
+    frame,
+    line,
+    path,
+    text,
+)  # fmt: skip
+from reports.wording import number
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One run in a figure: where it is, what it is called, and what to show of it."""
+
+    x: float
+    y: float
+    label: str
+    rows: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Spots joined in the order given. `dash`: "" | "dashed" | "dotted"."""
+
+    name: str
+    spots: list[Spot]
+    shade: int
+    dash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What else a figure shows: a knee (x, y, label), a limit (y, label), a front of best points."""
+
+    knee: tuple[float, float, str] | None = None
+    limit: tuple[float, str] | None = None
+    front: list[tuple[float, float]] = field(default_factory=list)
+
+
+def curves(
+    key: str,
+    title: str,
+    lines: Sequence[Curve],
+    x_title: str,
+    y_title: str,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    x_labels: Sequence[tuple[float, str]] | None = None,
+    marks: Marks | None = None,
+    note: str = "",
+) -> Figure:
+    """Lines with a dot at every measured point.
+
+    Args:
+        log_x, log_y: logarithmic axes; only where all values are positive.
+        x_labels: (value, text) of the ticks, where x is not a number.
+    """
+    marks = marks or Marks()
+    spots = [s for curve in lines for s in curve.spots]
+    if not spots:
+        return empty(key, title, "no point of the sweep has this figure")
+    x = Scale(*_span([s.x for s in spots], log_x, x_labels), LEFT, WIDTH - RIGHT, log_x)
+    limit = [marks.limit[0]] if marks.limit else []
+    y = Scale(*fit([s.y for s in spots] + limit, log=log_y), HEIGHT - BOTTOM, TOP, log_y)
+    parts = [frame(x, y, x_title, y_title, x_labels=x_labels)]
+    for i, curve in enumerate(lines):
+        points = [(x(s.x), y(s.y)) for s in curve.spots]
+        paint = colour(curve.shade)
+        dots = "".join(
+            f'<circle cx="{a:g}" cy="{b:g}" r="3.6" class="point" style="fill:{paint}"/>' for a, b in points
+        )
+        drawn = (
+            "" if x_labels else f'<path d="{path(points)}" class="line {curve.dash}" style="stroke:{paint}"/>'
+        )
+        parts.append(f'<g data-series="{i}">{drawn}{dots}</g>')
+    parts += _marks(marks, x, y)
+    data = chart_data("points", x, y, [], [c.name for c in lines], [], y_title, x_title)
+    data["points"] = [
+        {"x": s.x, "y": s.y, "s": i, "label": s.label, "rows": s.rows}
+        for i, c in enumerate(lines)
+        for s in c.spots
+    ]
+    label = f"{title}: {y_title} from {number(min(s.y for s in spots))} to {number(max(s.y for s in spots))}"
+    legend = [(c.name, colour(c.shade)) for c in lines]
+    return Figure(key, title, drawing("".join(parts), label), note, legend, data)
+
+
+def pareto(points: Sequence[tuple[float, float]], *, low_y: bool = False) -> list[tuple[float, float]]:
+    """Points that no other beats in both, by ascending x; more x is better, and more y (or less, with `low_y`)."""
+    sign = -1.0 if low_y else 1.0
+    best, front = float("-inf"), []
+    for x, y in sorted(points, key=lambda p: (-p[0], -sign * p[1])):
+        if sign * y > best:
+            best = sign * y
+            front.append((x, y))
+    return front[::-1]
+
+
+def _marks(marks: Marks, x: Scale, y: Scale) -> list[str]:
+    parts = []
+    if marks.limit:
+        value, label = marks.limit
+        parts.append(line(x.start, y(value), x.end, y(value), "limit"))
+        parts.append(text(x.start + 6, y(value) - 5, label, kind="mark"))
+    if len(marks.front) > 1:
+        parts.append(f'<path d="{path([(x(a), y(b)) for a, b in marks.front])}" class="front"/>')
+    if marks.knee:
+        a, b, label = x(marks.knee[0]), y(marks.knee[1]), marks.knee[2]
+        flip = a > x.end - 130
+        parts.append(line(a, y.start, a, y.end, "limit"))
+        parts.append(f'<circle cx="{a:g}" cy="{b:g}" r="8" class="knee"/>')
+        parts.append(
+            text(a + (-7 if flip else 7), y.start - 8, label, anchor="end" if flip else "start", kind="mark")
+        )
+    return parts
+
+
+def _span(
+    values: Sequence[float], log: bool, labels: Sequence[tuple[float, str]] | None
+) -> tuple[float, float]:
+    if labels:
+        return min(v for v, _ in labels) - 0.5, max(v for v, _ in labels) + 0.5
+    return fit(values, log=log)

@@ -1,0 +1,220 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reports.fingerprint import leaves
+from reports.html.charts import distribution
+from reports.html.glossary import GLOSSARY
+from reports.html.template import render
+from reports.html.timeline_figures import timeline_figures
+from reports.kv_use import KINDS
+from reports.metrics import distributions, notices
+from reports.run_data import RunData
+from reports.wording import clean, number, seconds, setting, share, simulator_speed, size
+
+LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E latency"))
+STATS = ("mean", "std", "p50", "p90", "p95", "p99")
+SOURCES = ("user", "preset", "derived")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One headline number: a label, the figure, its unit and a line below."""
+
+    label: str
+    value: str
+    unit: str = ""
+    below: str = ""
+
+
+def render_report(data: RunData, summary: dict) -> str:
+    """One self-contained HTML page: headline, latencies, the run over time, memory, configuration, glossary.
+
+    Args:
+        summary: what `metrics.summarize` gave for `data`.
+
+    Returns:
+        The page. Its size depends on neither requests nor tokens; names from outside are escaped.
+    """
+    found = distributions(data)
+    shades = {"ttft": 0, "tpot": 2, "itl": 5, "e2el": 3}
+    latency = [
+        distribution(key, title, found[key], shade=shades[key], weight="gaps" if key == "itl" else "requests")
+        for key, title in LATENCIES
+    ]
+    timeline = timeline_figures(data)
+    figures = {f.key: f.data for f in [*latency, *timeline.values()] if f.data}
+    return render(
+        "report.html",
+        name=clean(data.info.get("name") or "run", 200),
+        facts=_facts(data),
+        verdict=summary["saturation"],
+        cut_short=None if data.info.get("complete", True) else seconds(data.info["end"]),
+        warnings=[clean(w) for w in dict.fromkeys([*data.warnings, *notices(summary)])],
+        cards=_cards(summary),
+        latency_rows=_latency_rows(summary),
+        stats=STATS,
+        parts=_ttft_parts(summary),
+        latency=latency,
+        timeline=timeline,
+        kv_rows=_kv_rows(summary),
+        memory=_memory(summary),
+        outcomes=_outcomes(summary),
+        config=[(key, setting(value), source) for key, value, source in leaves(data.config)],
+        sources=SOURCES,
+        provenance=[{k: setting(p.get(k)) for k in ("what", "value", "source")} for p in data.provenance],
+        notes=[clean(n) for n in data.notes],
+        host=_host(data, summary),
+        glossary=GLOSSARY,
+        figures=figures,
+    )
+
+
+def _facts(data: RunData) -> list[tuple[str, str]]:
+    """What was run, for the line under the title."""
+    settings = {key: value for key, value, _ in leaves(data.config)}
+    load = data.info["load"]
+    mode = str(load.get("mode", ""))
+    if mode == "closed" and load.get("concurrency"):
+        mode = f"closed loop, {load['concurrency']} clients"
+    elif mode == "open":
+        mode = f"open loop, {number(load['rate'])}/s" if load.get("rate") else "open loop"
+    pairs = (
+        ("model", settings.get("model")),
+        ("backend", data.info.get("backend")),
+        ("gpu", settings.get("backend.gpu")),
+        ("gpus", data.info.get("gpus")),
+        ("preset", settings.get("engine.preset")),
+        ("weights", settings.get("engine.quantization")),
+        ("load", mode),
+        ("seed", data.info.get("seed")),
+    )
+    return [(label, setting(value, 80)) for label, value in pairs if value not in (None, "")]
+
+
+def _cards(s: dict) -> list[Card]:
+    def ms(name: str, stat: str = "p50") -> str:
+        value = s[f"{stat}_{name}_ms"]
+        return number(value) if value is not None or stat != "p50" else number(s[f"median_{name}_ms"])
+
+    cards = [
+        Card("Output throughput", number(s["output_throughput"]), "tokens/s",
+             f"steady {number(s['steady_output_throughput'])}, peak second {number(s['max_output_tokens_per_s'])}"),
+        Card("Requests", number(s["request_throughput"]), "requests/s",
+             f"{s['completed']:,} of {s['requests']:,} finished"),
+        Card("TTFT, median", ms("ttft"), "ms", f"p95 {ms('ttft', 'p95')}, p99 {ms('ttft', 'p99')}"),
+        Card("TPOT, median", ms("tpot"), "ms", f"p95 {ms('tpot', 'p95')}, p99 {ms('tpot', 'p99')}"),
+        Card("E2E latency, median", ms("e2el"), "ms", f"p95 {ms('e2el', 'p95')}, p99 {ms('e2el', 'p99')}"),
+        Card("Concurrency, mean", number(s["mean_concurrency"]), "requests",
+             f"peak {number(s['max_concurrent_requests'])}"),
+    ]  # fmt: skip
+    if s["slo_attainment"] is not None:
+        cards.append(
+            Card(
+                "SLO met",
+                share(s["slo_attainment"]),
+                "",
+                f"goodput {number(s['request_goodput'])} requests/s",
+            )
+        )
+    if s["kv_used_mean"] is not None:
+        cards.append(Card("KV cache used", share(s["kv_used_mean"]), "", f"peak {share(s['kv_used_peak'])}"))
+    return cards
+
+
+def _latency_rows(s: dict) -> list[dict]:
+    names = [*LATENCIES, ("front_end", "· front end"), ("queue", "· queue"), ("prefill", "· prefill")]
+    # the three parts stand below the TTFT that they add up to
+    names = [names[0], *names[4:], *names[1:4]]
+    if s["mean_e2el_from_schedule_ms"] not in (None, s["mean_e2el_ms"]):
+        names.append(("e2el_from_schedule", "E2E from schedule"))
+    rows = []
+    for key, title in names:
+        figures = [s[f"{stat}_{key}_ms"] for stat in STATS]
+        ends = s.get("intervals", {})
+        rows.append(
+            {
+                "title": title.lstrip("· "),
+                "part": title.startswith("·"),
+                "figures": [number(v, missing="–") for v in figures],
+                "intervals": [_interval(ends.get(f"{_key(stat)}_{key}_ms")) for stat in STATS],
+                "count": s["latency_counts"].get(key, 0),
+            }
+        )
+    return rows
+
+
+def _key(stat: str) -> str:
+    return "median" if stat == "p50" else stat
+
+
+def _interval(ends: list[float] | None) -> str:
+    return f"95 % interval {number(ends[0])} – {number(ends[1])} ms" if ends else ""
+
+
+def _ttft_parts(s: dict) -> list[tuple[str, str, float]]:
+    """(name, milliseconds, per cent of TTFT) of what a mean TTFT is spent on; empty where unknown."""
+    parts = [(label, s[f"mean_{key}_ms"]) for key, label in
+             (("front_end", "front end"), ("queue", "queue"), ("prefill", "prefill"))]  # fmt: skip
+    if any(value is None for _, value in parts):
+        return []
+    total = sum(max(value, 0.0) for _, value in parts)
+    return [
+        (label, number(value, "ms"), round(100 * max(value, 0.0) / total, 2))
+        for label, value in parts
+        if total
+    ]
+
+
+def _kv_rows(s: dict) -> list[tuple[str, str, str, str]]:
+    if s["kv_used_mean"] is None:
+        return []
+    words = {"cached": "cached prefix", "internal": "internal waste", "external": "external waste"}
+    return [
+        (words.get(kind, kind), share(s[f"kv_{kind}_mean"]), size(s[f"kv_{kind}_mean_bytes"], "–"),
+         share(s[f"kv_{kind}_peak"]))
+        for kind in KINDS
+    ]  # fmt: skip
+
+
+def _memory(s: dict) -> list[tuple[str, str]]:
+    law = s["littles_law"]["error"]
+    rows = [
+        ("Preemptions", f"{number(s['preemptions'])}, in {number(s['preempted_requests'])} requests"),
+        ("Recomputed tokens", number(s["recomputed_tokens"])),
+        ("Prompt tokens from cache", f"{number(s['cached_tokens'])} ({share(s['prefix_hit_rate'])})"),
+        ("Engine steps", number(s["engine_steps"] or None)),
+        ("Mean batch", number(s["mean_batch"], "sequences decoding per step")),
+        ("Tokens per step", number(s["mean_tokens_per_step"])),
+        ("Engine busy", share(s["busy_share"])),
+        ("Little's law", "not checked" if law is None else f"holds within {share(law)}"),
+    ]
+    return rows
+
+
+def _outcomes(s: dict) -> list[tuple[str, str, str, bool]]:
+    """(outcome, count, share of all, whether it is a reason under the one above)."""
+    total = s["requests"] or 1
+    rows = [("finished", number(s["completed"]), share(s["completed"] / total), False)]
+    for status in ("failed", "refused", "cancelled", "unfinished"):
+        rows.append((status, number(s[status]), share(s[status] / total), False))
+        for reason, count in s.get(f"{status}_reasons", {}).items():
+            rows.append((clean(reason, 200), number(count), share(count / total), True))
+    return rows[:60]
+
+
+def _host(data: RunData, s: dict) -> list[tuple[str, str]]:
+    speed = simulator_speed(s, data.host, float(data.info["end"]))
+    rows = [(clean(key, 60).replace("_", " "), setting(value)) for key, value in data.host.items()]
+    if speed["wall_seconds"] and data.info.get("backend") == "sim":
+        rows += [
+            ("simulator speed", f"{number(speed['times_real_time'])} times real time"),
+            (
+                "requests simulated",
+                f"{number(speed['requests_per_s'])}/s, while {number(s['arrival_rate'])}/s arrived",
+            ),
+            ("steps simulated", f"{number(speed['steps_per_s'])}/s"),
+        ]
+    return rows

@@ -1,0 +1,124 @@
+"""Figures over the time of a run: tokens, queues, batches, memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reports.buckets import bucket_widths
+from reports.html.charts import Series, over_time, stacked
+from reports.html.svg import Figure
+from reports.kv_use import KINDS
+from reports.run_data import RunData
+from reports.wording import number, seconds, size
+
+POINTS = 280
+_KV_NAMES = {
+    "used": "used", "cached": "cached prefix", "reserved": "reserved", "internal": "internal waste",
+    "external": "external waste", "free": "free",
+}  # fmt: skip
+_KV_SHADES = {"used": 0, "cached": 5, "reserved": 1, "internal": 4, "external": 3, "free": -1}
+
+
+class Thinned:
+    """The timeline in at most `POINTS` wider buckets: counts add up, states average by time."""
+
+    def __init__(self, data: RunData) -> None:
+        self.line = data.timeline
+        self.width = bucket_widths(data)
+        size = len(self.width)
+        self.starts = np.arange(0, size, max(1, -(-size // POINTS)))
+        self.span = np.add.reduceat(self.width, self.starts) if size else np.zeros(0)
+        self.time = self.line.time[self.starts] if size else np.zeros(0)
+
+    def sums(self, name: str) -> np.ndarray:
+        """Counts of each wide bucket."""
+        return np.add.reduceat(getattr(self.line, name), self.starts) if len(self.time) else np.zeros(0)
+
+    def rate(self, name: str) -> np.ndarray:
+        """Counts per second."""
+        return self.sums(name) / self.span
+
+    def mean(self, name: str) -> np.ndarray:
+        """Time-averaged state."""
+        values = getattr(self.line, name) * self.width
+        return np.add.reduceat(values, self.starts) / self.span if len(self.time) else np.zeros(0)
+
+
+def timeline_figures(data: RunData) -> dict[str, Figure]:
+    """All of them by key: `throughput`, `requests`, `queue`, `batch`, `step_rate`, `kv`."""
+    thin = Thinned(data)
+    figures = [
+        _throughput(thin),
+        _requests(thin),
+        _queue(data, thin),
+        _batch(thin),
+        _steps(thin),
+        _kv(data, thin),
+    ]
+    return {figure.key: figure for figure in figures}
+
+
+def _throughput(t: Thinned) -> Figure:
+    series = [
+        Series("output", t.rate("output_tokens"), 0, "area"),
+        Series("prefill (computed)", t.rate("prefill_tokens"), 1),
+    ]
+    if t.line.cached_tokens.any():
+        series.append(Series("prompt from cache", t.rate("cached_tokens"), 5))
+    return over_time("throughput", "Tokens in and out", t.time, series, "tokens/s")
+
+
+def _requests(t: Thinned) -> Figure:
+    series = [Series("arrived", t.rate("arrivals"), 1), Series("finished", t.rate("finished"), 2)]
+    if t.line.refused.any():
+        series.append(Series("refused", t.rate("refused"), 4))
+    return over_time("requests", "Requests in and out", t.time, series, "requests/s")
+
+
+def _queue(data: RunData, t: Thinned) -> Figure:
+    running = t.mean("running")
+    series = [Series("running", running, 0, "area"), Series("waiting", t.mean("waiting"), 1)]
+    if t.line.swapped.any():
+        series.append(Series("swapped out", t.mean("swapped"), 3))
+    if t.line.preemptions.any():
+        series.append(Series("preempted", t.sums("preemptions").astype(float), 4, "bar"))
+    if t.line.refused.any():
+        series.append(Series("refused", t.sums("refused").astype(float), 6, "bar"))
+    most = data.info.get("max_num_seqs")
+    near = most and len(running) and running.max() > 0.5 * most
+    limit = (float(most), f"max_num_seqs {most}") if near else None
+    bars = any(s.kind == "bar" for s in series)
+    note = f"bars: how many in each {seconds(float(t.span[0]))}" if bars else ""
+    return over_time("queue", "Running and waiting", t.time, series, "sequences", limit=limit, note=note)
+
+
+def _batch(t: Thinned) -> Figure:
+    steps = np.maximum(t.sums("steps"), 1)
+    series = [
+        Series("decode", t.sums("decode_tokens") / steps, 0),
+        Series("prefill", t.sums("prefill_tokens") / steps, 1),
+    ]
+    return stacked("batch", "What a step computes", t.time, series, "tokens per step")
+
+
+def _steps(t: Thinned) -> Figure:
+    return over_time(
+        "step_rate", "Engine steps", t.time, [Series("steps", t.rate("steps"), 2, "area")], "steps/s"
+    )
+
+
+def _kv(data: RunData, t: Thinned) -> Figure:
+    pool = data.info.get("kv_pool_tokens") or 0
+    title = "KV cache occupancy"
+    if not pool:
+        return stacked("kv", title, np.zeros(0), [], "% of the pool")
+    series = []
+    for kind in KINDS:
+        values = t.mean(f"kv_{kind}") / pool * 100
+        # a kind that never showed adds nothing but a line to the legend
+        if kind in ("used", "free") or values.any():
+            series.append(Series(_KV_NAMES[kind], values, _KV_SHADES[kind]))
+    note = f"pool of {number(pool)} tokens"
+    if data.info.get("kv_bytes_per_token"):
+        note += f", {size(pool * data.info['kv_bytes_per_token'])}"
+    return stacked("kv", title, t.time, series, "% of the pool", note=note, top=100.0)

@@ -1,0 +1,152 @@
+"""Where more load stops paying.
+
+The rule, after Kneedle (Satopää et al. 2011), made to bear noise:
+
+1. The throughput curve is made non-decreasing (isotonic fit), then concave (its upper hull), so that a noisy point
+   cannot be a knee.
+2. There must be something to find: at the highest load, throughput falls short of what the lowest loads promise
+   (the hull's first slope, carried on) by at least `loss` (10 %).
+3. The knee is the measured load at which the normalised hull stands highest above its diagonal.
+
+Where throughput loses nothing (every load was within capacity) but latency at the highest load is at least `rise`
+(3) times that of the lowest, the knee is where the normalised latency curve, made non-decreasing and convex, hangs
+lowest below its diagonal. Otherwise there is no knee in the measured range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """A knee and why it is one.
+
+    Attributes:
+        index: its place in the caller's lists.
+        load, throughput, latency: the measured values there (latency may be None).
+        rule: "throughput" or "latency".   sentence: for people.
+    """
+
+    index: int
+    load: float
+    throughput: float
+    latency: float | None
+    rule: str
+    sentence: str
+
+
+def find_knee(
+    load: Sequence[float],
+    throughput: Sequence[float | None],
+    latency: Sequence[float | None] | None = None,
+    *,
+    loss: float = 0.10,
+    rise: float = 3.0,
+) -> Knee | None:
+    """The knee of a sweep over load, or None when there is none or fewer than four points.
+
+    Args:
+        load: offered load of each point (requests/s, concurrency …), any order.
+        throughput: what was achieved, in any unit; points with None are left out.
+        latency: of each point, in any unit; used when throughput does not bend.
+    """
+    points = [
+        i
+        for i, value in enumerate(throughput)
+        if value is not None and np.isfinite(value) and np.isfinite(load[i])
+    ]
+    points.sort(key=lambda i: load[i])
+    x = np.array([load[i] for i in points], float)
+    if len(np.unique(x)) < 4 or x[-1] <= 0:
+        return None
+    y = np.array([throughput[i] for i in points], float)
+    found = _bend(x, y, loss)
+    if found is not None:
+        place, short = found
+        sentence = (
+            f"beyond {x[place]:g} more load adds little: "
+            f"at {x[-1]:g}, throughput is {short:.0%} short of keeping pace"
+        )
+        return _knee(points[place], load, throughput, latency, "throughput", sentence)
+    if latency is None:
+        return None
+    timed = [i for i in points if latency[i] is not None and np.isfinite(latency[i])]
+    x = np.array([load[i] for i in timed], float)
+    place = _take_off(x, np.array([latency[i] for i in timed], float), rise)
+    if place is None:
+        return None
+    sentence = f"throughput keeps pace up to {x[-1]:g}, but latency takes off beyond {x[place]:g}"
+    return _knee(timed[place], load, throughput, latency, "latency", sentence)
+
+
+def _knee(
+    i: int, load: Sequence, throughput: Sequence, latency: Sequence | None, rule: str, sentence: str
+) -> Knee:
+    slow = latency[i] if latency is not None else None
+    return Knee(
+        i, float(load[i]), float(throughput[i]), None if slow is None else float(slow), rule, sentence
+    )
+
+
+def _bend(x: np.ndarray, y: np.ndarray, loss: float) -> tuple[int, float] | None:
+    """(place of the knee, share lost at the highest load) of a throughput curve."""
+    hull = _upper_hull(x, isotonic(y))
+    reach = x[-1] - x[0]
+    # the first slope from the lowest third of the range, so that one noisy point does not set it
+    early = max(1, int(np.searchsorted(x, x[0] + reach / 3, side="right")) - 1)
+    slope = max((hull[early] - hull[0]) / (x[early] - x[0]), hull[0] / x[0] if x[0] > 0 else 0.0)
+    promised = hull[0] + slope * reach
+    if promised <= 0 or hull[-1] <= hull[0]:
+        return None
+    short = 1 - hull[-1] / promised
+    if short < loss:
+        return None
+    distance = (hull - hull[0]) / (hull[-1] - hull[0]) - (x - x[0]) / reach
+    return int(np.argmax(distance)), float(short)
+
+
+def _take_off(x: np.ndarray, y: np.ndarray, rise: float) -> int | None:
+    """Place of the knee of a latency curve."""
+    if len(np.unique(x)) < 4 or y.min() <= 0:
+        return None
+    smooth = isotonic(y)
+    if smooth[-1] < rise * smooth[0]:
+        return None
+    hull = -_upper_hull(x, -smooth)
+    distance = (x - x[0]) / (x[-1] - x[0]) - (hull - hull[0]) / (hull[-1] - hull[0])
+    return int(np.argmax(distance))
+
+
+def isotonic(y: np.ndarray) -> np.ndarray:
+    """The non-decreasing sequence nearest to `y` in least squares (pool adjacent violators)."""
+    blocks: list[list[float]] = []
+    for value in y:
+        blocks.append([float(value), 1.0])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            mean, size = blocks.pop()
+            blocks[-1] = [
+                (blocks[-1][0] * blocks[-1][1] + mean * size) / (blocks[-1][1] + size),
+                blocks[-1][1] + size,
+            ]
+    return np.repeat([mean for mean, _ in blocks], [int(size) for _, size in blocks])
+
+
+def _upper_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The least concave curve above the points, at their own x."""
+    corners: list[int] = []
+    for i in range(len(x)):
+        while corners and x[corners[-1]] == x[i] and y[corners[-1]] <= y[i]:
+            corners.pop()
+        while len(corners) > 1 and _turns_left(x, y, corners[-2], corners[-1], i):
+            corners.pop()
+        if not corners or x[corners[-1]] < x[i]:
+            corners.append(i)
+    return np.interp(x, x[corners], y[corners])
+
+
+def _turns_left(x: np.ndarray, y: np.ndarray, a: int, b: int, c: int) -> bool:
+    return (y[b] - y[a]) * (x[c] - x[b]) <= (y[c] - y[b]) * (x[b] - x[a])

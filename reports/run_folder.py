@@ -1,0 +1,216 @@
+"""A run on disk: a folder that is complete or absent.
+
+It is written beside its place under a hidden name and renamed at the end, so that neither a full disk nor Ctrl-C leaves
+half a run, and an older run stays until the new one is whole.
+
+    run.json            schema version, resolved configuration, seed, versions, provenance, summary; apart: `host`
+    requests.parquet    one row a request          tokens.parquet, steps.parquet    when every token came
+    timeline.parquet    the run over time          report.html                      the page for people
+
+Everything but `host` in run.json and the report is the same, byte for byte, for the same simulated run.
+"""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+from reports import strict_json
+from reports.columns import REQUESTS, STEPS, TABLES, TIMELINE, TOKENS, read_table, write_table
+from reports.fingerprint import traffic_fingerprint
+from reports.run_data import Requests, RunData, Timeline, TokenTimes
+from workloads.errors import InputError, OutputError, Place
+
+SCHEMA_VERSION = 1
+RUN, REPORT = "run.json", "report.html"
+_KEYS = {
+    "info": dict,
+    "config": dict,
+    "provenance": list,
+    "warnings": list,
+    "notes": list,
+    "timeline_width": float,
+}
+
+
+def write_run(
+    data: RunData, out: Path, *, overwrite: bool = False, summary: dict | None = None, report: bool = True
+) -> Path:
+    """Write a run folder.
+
+    Args:
+        out: the folder to make. It may exist if it is empty, or if it holds a run and `overwrite` is set.
+        summary: what `metrics.summarize` gave; made here when None.
+        report: also write `report.html`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OutputError: it exists, or cannot be written; nothing is left half-written and an older run is untouched.
+    """
+    from reports.metrics import summarize
+
+    out = Path(out)
+    place = out.resolve()
+    check_free(out, overwrite=overwrite)
+    temporary = place.with_name(f".{place.name[:200]}.{secrets.token_hex(4)}.partial")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        _fill(temporary, data, summary if summary is not None else summarize(data), report)
+        _move_into(temporary, place)
+    except OSError as error:
+        raise OutputError(f"cannot write the run to {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return out
+
+
+def check_free(out: Path, *, overwrite: bool = False) -> None:
+    """Say before a long run, rather than after it, that its folder is taken.
+
+    Raises:
+        OutputError: `out` is a file, a run that may not be overwritten, or a folder with something else in it.
+    """
+    try:
+        if not out.exists():
+            return
+        if not out.is_dir():
+            raise OutputError(
+                f"cannot write the run to {out}: it is a file (name a folder that does not exist yet)"
+            )
+        if not any(out.iterdir()):
+            return
+        if not (out / RUN).is_file():
+            raise OutputError(
+                f"cannot write the run to {out}: the folder holds something that is not a run (name a new folder)"
+            )
+    except OSError as error:
+        raise OutputError(f"cannot write the run to {out}: {error.strerror or error}") from error
+    if not overwrite:
+        raise OutputError(f"{out} already holds a run (name another folder, or overwrite it)")
+
+
+def read_run(path: Path) -> RunData:
+    """Read a run folder back.
+
+    Raises:
+        InputError: it is not a run folder, is of another schema version, or something in it is missing or broken.
+    """
+    folder = Path(path)
+    head = read_head(folder)
+    columns = {table.file: read_table(table, folder) for table in TABLES}
+    data = RunData(
+        requests=Requests(**columns[REQUESTS.file]),
+        tokens=TokenTimes(**columns[TOKENS.file], **columns[STEPS.file]),
+        timeline=Timeline(width=head["timeline_width"], **columns[TIMELINE.file]),
+        info=head["info"],
+        config=head["config"],
+        provenance=head["provenance"],
+        warnings=head["warnings"],
+        notes=head["notes"],
+        host=head.get("host") or {},
+    )
+    _check_tokens(data.tokens, folder)
+    return data
+
+
+def read_head(path: Path) -> dict:
+    """The contents of `run.json` alone: summary, configuration, fingerprint … without the columns.
+
+    Raises:
+        InputError: as `read_run`.
+    """
+    folder = Path(path)
+    file = folder / RUN
+    place = Place(file=str(file))
+    if not folder.is_dir():
+        raise InputError("there is no such run folder", place=Place(file=str(folder)))
+    if not file.is_file():
+        raise InputError("not a run folder: run.json is missing", place=Place(file=str(folder)))
+    try:
+        head = strict_json.loads(file.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError(f"is not readable JSON ({error})", place=place) from error
+    version = head.get("schema_version") if isinstance(head, dict) else None
+    if version != SCHEMA_VERSION:
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        hint = "upgrade Twinserve to read it" if newer else "run the workload again to renew it"
+        raise InputError(
+            f"has schema_version {version!r}, this version reads {SCHEMA_VERSION}", place=place, hint=hint
+        )
+    for key, kind in {**_KEYS, "summary": dict}.items():
+        if not isinstance(head.get(key), kind):
+            raise InputError("is missing or of the wrong type", place=Place(file=str(file), key=key))
+    return head
+
+
+def head_of(data: RunData, summary: dict) -> dict:
+    """What `run.json` holds, `host` last."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": data.info.get("name"),
+        "seed": data.info.get("seed"),
+        "fingerprint": traffic_fingerprint(data),
+        "versions": versions(),
+        "info": data.info,
+        "config": data.config,
+        "summary": summary,
+        "warnings": data.warnings,
+        "notes": data.notes,
+        "provenance": data.provenance,
+        "timeline_width": float(data.timeline.width),
+        "host": data.host,
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of what a result may depend on."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("twinserve", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _fill(folder: Path, data: RunData, summary: dict, report: bool) -> None:
+    for table, source in zip(TABLES, (data.requests, data.tokens, data.tokens, data.timeline), strict=True):
+        write_table(table, source, folder)
+    (folder / RUN).write_text(strict_json.dumps(head_of(data, summary)) + "\n", "utf-8")
+    if report:
+        from reports.html import render_report
+
+        (folder / REPORT).write_text(render_report(data, summary), "utf-8")
+
+
+def _move_into(temporary: Path, place: Path) -> None:
+    """Put the finished folder in its place; what was there comes back if that fails."""
+    if not place.exists():
+        temporary.rename(place)
+        return
+    older = temporary.with_suffix(".older")
+    place.rename(older)
+    try:
+        temporary.rename(place)
+    except BaseException:
+        older.rename(place)
+        raise
+    shutil.rmtree(older, ignore_errors=True)
+
+
+def _check_tokens(tokens: TokenTimes, folder: Path) -> None:
+    last = tokens.first_step + tokens.steps
+    used = tokens.steps > 0
+    bad = (tokens.steps < 0) | (used & ((tokens.first_step < 0) | (last > len(tokens.step_ends))))
+    if bad.any():
+        row = int(bad.argmax())
+        raise InputError(
+            f"row {row} speaks of decode steps that steps.parquet does not have",
+            place=Place(file=str(folder / TOKENS.file)),
+        )

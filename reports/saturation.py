@@ -1,0 +1,142 @@
+"""Did the engine keep up? One word and one sentence.
+
+The rule, over the *arrival window* (first to last request sent):
+
+* **overloaded**: the queue grew as long as requests came. A line fitted to the number waiting over the last two thirds
+  of the window rises by more than 5 % of the arrival rate and by more than chance would (2.5 × the square root of the
+  arrivals in it), and either the run was cut short or finishing what was left took longer than 5 % of the window
+  beyond a typical time of service.
+* **backlogged**: a queue formed but was worked off: requests waited, on average, more than a tenth of the time they
+  were then served for, or were refused for want of room.
+* **stable**: neither.
+
+A closed loop sends only when something finishes, so its queue cannot grow and it is never overloaded. Where nobody saw
+the queue (a remote server), the number in flight stands for it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reports.concurrency import InFlight
+from reports.run_data import FINISHED, REFUSED, UNFINISHED, RunData
+
+GROWTH, CHANCE, DRAIN, MATERIAL = 0.05, 2.5, 0.05, 0.1
+
+
+def saturation(data: RunData) -> dict:
+    """Label a run by the rule above.
+
+    Returns:
+        `label` ("stable" | "backlogged" | "overloaded"; "unknown" when nothing finished), `sentence`, and what they
+        rest on, None where it cannot be told: `growth_per_s` (requests a second by which the queue grew),
+        `growth_share` (of the arrival rate), `drain_s` (last sent to last token beyond a typical service time),
+        `mean_queue_s`, `mean_waiting`.
+    """
+    r = data.requests
+    sent = r.sent[np.isfinite(r.sent)]
+    facts: dict = dict.fromkeys(("growth_per_s", "growth_share", "drain_s", "mean_queue_s", "mean_waiting"))
+    done = r.status == FINISHED
+    if not len(sent) or not done.any():
+        return {
+            "label": "unknown",
+            "sentence": "Nothing finished, so nothing can be said of saturation.",
+            **facts,
+        }
+    window = float(sent.max() - sent.min())
+    queue, seen = _queue(data)
+    service = r.finish[done] - (r.admitted[done] if seen else r.sent[done])
+    typical = float(np.median(service))
+    facts["drain_s"] = max(0.0, float(r.finish[done].max() - sent.max()) - typical)
+    if seen:
+        waits = (r.admitted - r.queued)[np.isfinite(r.admitted)]
+        facts["mean_queue_s"] = float(waits.mean()) if len(waits) else None
+        end = max(float(r.finish[done].max()), float(sent.max()))
+        facts["mean_waiting"] = queue.area() / (end - float(sent.min())) if end > sent.min() else 0.0
+    if data.info["load"].get("mode") == "closed":
+        return _closed(data, facts, service)
+    burst = window <= 0.05 * float(r.finish[done].max() - sent.min())
+    if not burst and len(sent) >= 3:
+        rate = (len(sent) - 1) / window
+        facts["growth_per_s"] = _growth(queue, sent)
+        facts["growth_share"] = facts["growth_per_s"] / rate
+    return _open(data, facts, service, window, burst)
+
+
+def _queue(data: RunData) -> tuple[InFlight, bool]:
+    """Requests waiting for admission, and True; or, where nobody saw that, requests in flight, and False."""
+    r = data.requests
+    end = float(data.info["end"])
+    stay = (r.status == FINISHED) | (r.status == UNFINISHED)
+    if np.isfinite(r.admitted).any():
+        until = np.where(np.isnan(r.admitted) & stay, end, r.admitted)
+        return InFlight.of(r.queued, until), True
+    return InFlight.of(r.sent, np.where(np.isnan(r.finish) & stay, end, r.finish)), False
+
+
+def _growth(queue: InFlight, sent: np.ndarray) -> float:
+    """Slope in requests a second of the line fitted to the queue over the last two thirds of the window."""
+    low, high = float(sent.min()), float(sent.max())
+    grid = np.linspace(low + (high - low) / 3, high, 200, endpoint=False)
+    middle = grid - grid.mean()
+    return float(np.dot(middle, queue.at(grid)) / np.dot(middle, middle))
+
+
+def _open(data: RunData, facts: dict, service: np.ndarray, window: float, burst: bool) -> dict:
+    sent = int(np.isfinite(data.requests.sent).sum())
+    growth, share = facts["growth_per_s"], facts["growth_share"]
+    if growth is not None:
+        grown = growth * window * 2 / 3
+        beyond_chance = grown > CHANCE * np.sqrt(sent * 2 / 3)
+        lasting = facts["drain_s"] > DRAIN * window or not data.info.get("complete", True)
+        if share > GROWTH and beyond_chance and lasting:
+            rate = (sent - 1) / window
+            sentence = (
+                f"Overloaded: requests came at {rate:.3g}/s and the queue grew by {growth:.3g}/s for as long as they "
+                f"did, so the engine keeps up with about {max(rate - growth, 0):.3g}/s; "
+                "latencies here depend on how long the run lasted."
+            )
+            return {"label": "overloaded", "sentence": sentence, **facts}
+    if burst and _material(data, facts, service):
+        drained = float(np.nanmax(data.requests.finish) - np.nanmin(data.requests.sent))
+        sentence = f"Backlogged: all requests came at once and took {drained:.3g} s to work off."
+        return {"label": "backlogged", "sentence": sentence, **facts}
+    if _material(data, facts, service):
+        sentence = (
+            f"Backlogged: requests waited {_seconds(facts['mean_queue_s'])} on average before the engine took them, "
+            "but the queue did not keep growing."
+        )
+        return {"label": "backlogged", "sentence": sentence, **facts}
+    if facts["mean_queue_s"] is None:
+        return {"label": "stable", "sentence": "Stable: requests in flight did not keep growing.", **facts}
+    wait = _seconds(facts["mean_queue_s"])
+    sentence = f"Stable: requests waited {wait} on average, and the queue did not keep growing."
+    return {"label": "stable", "sentence": sentence, **facts}
+
+
+def _closed(data: RunData, facts: dict, service: np.ndarray) -> dict:
+    cap = data.info["load"].get("concurrency")
+    clients = f"{cap} clients" if cap else "the clients"
+    if _material(data, facts, service):
+        waiting = facts["mean_waiting"]
+        sentence = (
+            f"Backlogged: of {clients}, {waiting:.3g} waited for the engine on average; "
+            "it is full, and more clients would only wait longer."
+        )
+        return {"label": "backlogged", "sentence": sentence, **facts}
+    sentence = f"Stable: the engine took what {clients} sent without making them queue."
+    return {"label": "stable", "sentence": sentence, **facts}
+
+
+def _material(data: RunData, facts: dict, service: np.ndarray) -> bool:
+    crowded = [
+        reason for reason in data.requests.reason[data.requests.status == REFUSED] if "queue" in str(reason)
+    ]
+    wait = facts["mean_queue_s"]
+    return bool(crowded) or (wait is not None and wait > MATERIAL * float(service.mean()))
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "an unknown time"
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"

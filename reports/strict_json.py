@@ -1,0 +1,65 @@
+"""JSON without NaN or Infinity, the same bytes for the same values.
+
+Numbers that are not finite become null; numpy values become plain ones; floats are written by their shortest repr.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def plain(value: Any) -> Any:
+    """`value` made of dicts, lists, str, int, finite float, bool and None.
+
+    Raises:
+        TypeError: for something that is not data.
+    """
+    if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(plain(item) for item in value)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not data that JSON can hold")
+
+
+def dumps(value: Any, *, indent: int | None = 2) -> str:
+    """Strict JSON text of `plain(value)`; non-ASCII characters are kept, lone surrogates are escaped."""
+    text = json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(plain(value), indent=indent, allow_nan=False)
+    return text
+
+
+def loads(text: str) -> Any:
+    """Parse strict JSON.
+
+    Raises:
+        ValueError: for malformed text, or NaN and Infinity in it.
+    """
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is not a JSON number")
+
+    return json.loads(text, parse_constant=refuse)

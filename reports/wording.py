@@ -1,0 +1,96 @@
+"""How figures read: the same on the console and on the page. ASCII only, so that any terminal can show it."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def number(value: float | None, unit: str = "", missing: str = "n/a") -> str:
+    """Three or four significant digits with thousands separators: 12,345  1,234  98.7  0.0123."""
+    if value is None or not math.isfinite(value):
+        return missing
+    size = abs(value)
+    if size < 1e-9:
+        text = "0"
+    elif size >= 1e15:
+        text = f"{value:.3g}"
+    elif float(value).is_integer() or size >= 1000:
+        text = f"{value:,.0f}"
+    elif size >= 100:
+        text = f"{value:.1f}"
+    elif size >= 1:
+        text = f"{value:.2f}"
+    else:
+        text = f"{value:.3g}"
+    return f"{text} {unit}" if unit else text
+
+
+def share(value: float | None, missing: str = "n/a") -> str:
+    """A share of one as per cent."""
+    if value is None or not math.isfinite(value):
+        return missing
+    return f"{value:.2%}" if 0 < abs(value) < 0.1 else f"{value:.1%}"
+
+
+def seconds(value: float | None, missing: str = "n/a") -> str:
+    """A time in the unit that reads best: us, ms, s, min, h."""
+    if value is None or not math.isfinite(value):
+        return missing
+    size = abs(value)
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min")):
+        if size < limit:
+            return number(value * factor, unit)
+    return number(value / 3600, "h")
+
+
+def size(value: float | None, missing: str = "n/a") -> str:
+    """Bytes in decimal units."""
+    if value is None or not math.isfinite(value):
+        return missing
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(value) < 1000 or unit == "TB":
+            return number(value, unit)
+        value /= 1000
+    return missing
+
+
+def setting(value: Any, limit: int = 200) -> str:
+    """A configuration value as YAML users write it, on one line."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return clean("[" + ", ".join(setting(v) for v in value) + "]", limit)
+    if isinstance(value, dict):
+        return clean("{" + ", ".join(f"{k}: {setting(v)}" for k, v in value.items()) + "}", limit)
+    return clean(value, limit)
+
+
+def clean(text: Any, limit: int = 2000) -> str:
+    """Text from outside, cut to `limit`, without control characters (escape codes, bidirectional tricks)."""
+    text = _CONTROL.sub(" ", str(text)).encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def simulator_speed(summary: dict, host: dict, end: float) -> dict[str, float | None]:
+    """How fast the run itself was made, from `host["wall_seconds"]`.
+
+    Returns:
+        `wall_seconds`, `times_real_time`, `requests_per_s`, `steps_per_s` of wall time; None where unknown.
+    """
+    wall = host.get("wall_seconds")
+    if not isinstance(wall, int | float) or not wall > 0:
+        return dict.fromkeys(("wall_seconds", "times_real_time", "requests_per_s", "steps_per_s"))
+    return {
+        "wall_seconds": float(wall),
+        "times_real_time": end / wall,
+        "requests_per_s": summary["requests"] / wall,
+        "steps_per_s": summary["engine_steps"] / wall,
+    }

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports.knee import find_knee, isotonic
+
+LOADS = [1, 2, 4, 6, 8, 9, 10, 12, 14, 16, 20]
+
+
+def open_loop(capacity: float, noise: float = 0.0, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    return [min(x, capacity) * 100 * (1 + noise * rng.standard_normal()) for x in LOADS]
+
+
+def test_the_corner_of_an_open_loop():
+    knee = find_knee(LOADS, open_loop(10))
+    assert (knee.load, knee.throughput, knee.rule, knee.index) == (10, 1000, "throughput", 6)
+    assert "50%" in knee.sentence
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_corner_survives_noise(seed):
+    assert 8 <= find_knee(LOADS, open_loop(10, 0.02, seed)).load <= 12
+
+
+def test_a_closed_loop_bends_where_the_asymptotes_meet():
+    # machine-repair bound: throughput = min(n / 2, 8) smoothed; the asymptotes meet at 16 clients
+    clients = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+    rate = [8 * (1 - np.exp(-n / 16)) for n in clients]
+    assert 24 <= find_knee(clients, rate).load <= 48
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_knee_in_a_straight_line(seed):
+    noise = 1 + 0.02 * np.random.default_rng(seed).standard_normal(len(LOADS))
+    assert find_knee(LOADS, [100 * x * e for x, e in zip(LOADS, noise, strict=True)]) is None
+
+
+def test_no_knee_in_a_flat_curve():
+    assert find_knee(LOADS, [500.0] * len(LOADS)) is None
+    assert find_knee(LOADS, [0.0] * len(LOADS), [1.0] * len(LOADS)) is None
+
+
+def test_latency_speaks_where_throughput_keeps_pace():
+    """M/M/1 below capacity: throughput is the load, latency 1 / (capacity - load)."""
+    load = [1, 2, 3, 4, 5, 6, 7, 8, 9, 9.5]
+    knee = find_knee(load, load, [1 / (10 - x) for x in load])
+    assert knee.rule == "latency"
+    assert 7 <= knee.load <= 9
+    assert find_knee(load, load, [1.0 + 0.01 * x for x in load]) is None
+
+
+def test_order_gaps_and_too_few_points():
+    order = np.random.default_rng(0).permutation(len(LOADS))
+    rate = open_loop(10)
+    knee = find_knee([LOADS[i] for i in order], [rate[i] for i in order])
+    assert (knee.load, order[knee.index]) == (10, 6)
+    holes = [None if x == 4 else y for x, y in zip(LOADS, rate, strict=True)]
+    assert find_knee(LOADS, holes).load == 10
+    assert find_knee([1, 2, 3], [1, 2, 2]) is None
+    assert find_knee([], []) is None
+
+
+def test_a_collapse_past_the_peak_keeps_the_knee_before_it():
+    rate = [y if x <= 10 else y * 0.7 for x, y in zip(LOADS, open_loop(10), strict=True)]
+    assert 8 <= find_knee(LOADS, rate).load <= 10
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=30))
+def test_isotonic_is_monotone_and_keeps_the_sum(y):
+    fitted = isotonic(np.array(y))
+    assert (np.diff(fitted) >= -1e-9).all()
+    assert fitted.sum() == pytest.approx(sum(y), abs=1e-6)
