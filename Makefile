@@ -1,0 +1,42 @@
+# make run     set up .venv and run the bundled example
+# make test    set up what tests need and run them (ARGS="-k gate" picks some)
+# make lint    style
+# make bench   the project's own speed
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+EXAMPLE ?= workloads/examples/chat-h100.yaml
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CORE := $(VENV)/.core-installed
+DEV := $(VENV)/.dev-installed
+
+.PHONY: run test lint bench
+.DELETE_ON_ERROR:
+
+run: $(CORE)
+	$(BIN)/bench run $(EXAMPLE) $(ARGS)
+
+test: $(DEV)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(DEV)
+	$(BIN)/python -m pytest --benchmark-only $(ARGS)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(CORE): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -q -c constraints.txt -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -q -c constraints.txt -e '.[dev]'
+	@touch $@ $(CORE)

@@ -1,0 +1,137 @@
+"""The `bench` application: its commands, and what becomes of errors.
+
+Exit codes: 0 good, 1 a gate failed, 2 the input was wrong or results could not be written, 3 the target could not be
+reached or every request failed, 130 after Ctrl-C, 141 when the reader of our output went away, 70 a fault of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from workloads.errors import TwinserveError
+
+BUG, INTERRUPTED, BROKEN_PIPE = 70, 130, 141
+_OUTPUT_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+
+
+class Bench(TyperGroup):
+    """The command group that turns exceptions into one clear message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except (typer.Exit, typer.Abort):
+            raise
+        except TwinserveError as error:
+            _say(f"error: {error}" if "\n" not in str(error) else f"errors:\n{error}")
+            code = error.exit_code
+        except KeyboardInterrupt:
+            _say("interrupted")
+            code = INTERRUPTED
+        except BrokenPipeError:
+            _close_stdout()
+            code = BROKEN_PIPE
+        except Exception as error:
+            if hasattr(error, "show") or ctx.params.get("debug"):  # a usage error, shown by typer; or asked for
+                raise
+            code = _unexpected(error)
+        raise typer.Exit(code)
+
+
+app = typer.Typer(
+    cls=Bench,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"twinserve {version('twinserve')}")
+        except PackageNotFoundError:
+            typer.echo("twinserve (not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def bench(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of a fault of Twinserve itself."),
+) -> None:
+    """What will this engine configuration do under my traffic? Simulate it, measure it, compare.
+
+    \b
+    Start here:
+      bench init                                  write a commented workload.yaml
+      bench run workload.yaml                     run it; prints a summary, leaves a report
+      bench run workload.yaml --set engine.scheduler.max_num_seqs=64 --set engine.kv.dtype=fp8
+      bench sweep workload.yaml --over load.concurrency=[1,4,16,64]
+      bench gate workload.yaml --baseline base.json
+      bench size meta-llama/Meta-Llama-3-8B --gpu h100-sxm
+      bench list presets
+    """
+
+
+def main() -> None:
+    """Entry point of the `bench` script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets an escape, never a crash.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except ImportError:
+        from experiments.shadows import shadowed
+
+        sentences = shadowed()
+        if not sentences:
+            raise
+        _say("error: " + "; ".join(sentences))
+        sys.exit(2)
+
+
+def _unexpected(error: Exception) -> int:
+    if isinstance(error, OSError) and error.errno in _OUTPUT_ERRNOS:
+        _say(f"error: cannot write{f' {error.filename}' if error.filename else ''}: {error.strerror}")
+        _close_stdout()
+        return 2
+    if isinstance(error, ImportError):
+        from experiments.shadows import shadowed
+
+        if sentences := shadowed():
+            _say("error: " + "; ".join(sentences))
+            return 2
+    _say(f"a fault of Twinserve, not of your input: {type(error).__name__}: {error}")
+    _say("`bench --debug …` with the same command shows where; please report it")
+    return BUG
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _close_stdout() -> None:
+    """Let nothing more be written, so that Python's own flush at exit is quiet too."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass

@@ -1,0 +1,140 @@
+"""`bench doctor`: is everything here that Twinserve needs?"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+
+import typer
+
+from experiments.cli import options
+
+GOOD, NOTE, BAD = "ok", "note", "problem"
+OLDEST_PYTHON = (3, 11)
+LEAST_DISK = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: what, how it stands (`ok`, `note`, `problem`) and the details."""
+
+    what: str
+    state: str
+    detail: str
+
+
+def doctor(json: options.Json = False) -> None:
+    """Check that all is here that is needed.
+
+    Python, packages, what hides our packages, disk and devices. The exit code is 2 where something must be mended.
+
+    \b
+    Examples:
+      bench doctor
+      bench doctor --json
+    """
+    findings = [_python(), *_packages(), *_shadows(), _disk(), *_devices()]
+    if json:
+        from experiments.cli.run import print_json
+
+        print_json([asdict(finding) for finding in findings])
+    else:
+        width = max(len(finding.what) for finding in findings)
+        for finding in findings:
+            typer.echo(f"{finding.state:8} {finding.what:{width}}  {finding.detail}")
+    if any(finding.state == BAD for finding in findings):
+        raise typer.Exit(2)
+
+
+def _python() -> Finding:
+    good = sys.version_info >= OLDEST_PYTHON
+    return Finding("python", GOOD if good else BAD, f"{platform.python_version()} at {sys.executable}")
+
+
+def _packages() -> list[Finding]:
+    """The installed versions against what the package asks for; extras only where they are there or half there."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    try:
+        asked = requires("twinserve") or []
+    except PackageNotFoundError:
+        return [Finding("twinserve", BAD, "not installed; `pip install -e .` in its folder")]
+    findings = [Finding("twinserve", GOOD, version("twinserve"))]
+    for requirement in asked:
+        text, _, marker = requirement.partition(";")
+        extra = marker.split("==")[1].strip().strip("\"'") if "extra" in marker else ""
+        if extra == "dev":
+            continue
+        findings.append(_package(text.strip(), extra))
+    return findings
+
+
+def _package(requirement: str, extra: str) -> Finding:
+    import re
+    from importlib.metadata import PackageNotFoundError, version
+
+    name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+    try:
+        have = version(name)
+    except PackageNotFoundError:
+        if extra:
+            return Finding(name, NOTE, f"not installed (the real engine needs it: pip install 'twinserve[{extra}]')")
+        return Finding(name, BAD, f"not installed, {requirement} is needed: pip install '{requirement}'")
+    good = _satisfies(have, requirement.removeprefix(name))
+    return Finding(name, GOOD if good else BAD, have if good else f"{have}, but {requirement} is needed")
+
+
+def _satisfies(have: str, bounds: str) -> bool:
+    """Whether a version meets bounds such as `>=2.11,<2.14` (by its numbers)."""
+    import operator
+    import re
+
+    compare = {">=": operator.ge, "<": operator.lt, ">": operator.gt, "<=": operator.le, "==": operator.eq}
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in re.findall(r"\d+", text.split("+")[0])[:3])
+
+    for sign, version in re.findall(r"(>=|<=|==|<|>)\s*([\w.]+)", bounds):
+        wanted = numbers(version)
+        if not compare[sign](numbers(have)[: max(len(wanted), 1)] if sign in ("==", "<=") else numbers(have), wanted):
+            return False
+    return True
+
+
+def _shadows() -> list[Finding]:
+    from experiments.shadows import PACKAGES, shadowed
+
+    sentences = shadowed()
+    if not sentences:
+        return [Finding("packages", GOOD, f"{', '.join(PACKAGES)} are Twinserve's own")]
+    return [Finding("packages", BAD, sentence) for sentence in sentences]
+
+
+def _disk() -> Finding:
+    from pathlib import Path
+
+    free = shutil.disk_usage(Path.cwd()).free
+    detail = f"{free / 2**30:.1f} GiB free here"
+    return Finding("disk", GOOD if free >= LEAST_DISK else NOTE, detail)
+
+
+def _devices() -> list[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return [Finding("devices", NOTE, "torch is not installed: simulation only")]
+    try:
+        import torch
+
+        if not torch.cuda.is_available():
+            return [Finding("devices", NOTE, "no GPU seen by torch: the torch backend runs on the CPU")]
+        return [_device(torch.cuda.get_device_properties(i), i) for i in range(torch.cuda.device_count())]
+    except Exception as error:  # a broken installation of torch fails in many ways, all worth saying
+        return [Finding("devices", BAD, f"torch cannot be used: {type(error).__name__}: {error}")]
+
+
+def _device(properties: object, index: int) -> Finding:
+    name = getattr(properties, "name", "?")
+    memory = getattr(properties, "total_memory", 0)
+    return Finding(f"gpu {index}", GOOD, f"{name}, {memory / 2**30:.0f} GiB")

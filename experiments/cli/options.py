@@ -1,0 +1,54 @@
+"""Options that several commands share, and how they become overrides of a workload file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from experiments.schema import Workload
+
+File = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A workload file, YAML or JSON.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as engine.kv.dtype=fp8. May be repeated."),
+]
+Backend = Annotated[str | None, typer.Option(metavar="NAME", help="Override backend.name.")]
+Gpu = Annotated[str | None, typer.Option(metavar="NAME", help="Override backend.gpu (`bench list gpus`).")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Override seed.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", show_default=False, help="Folder to write [default: runs/<name>-<n>]."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is already in the folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Step = Annotated[
+    bool, typer.Option("--step", help="Take every engine step by itself (slower; the results are the same).")
+]
+
+
+def load(
+    file: Path,
+    settings: list[str] | None = None,
+    *,
+    backend: str | None = None,
+    gpu: str | None = None,
+    seed: int | None = None,
+) -> Workload:
+    """The workload of a file with the command line's overrides on it; the named options win over `--set`."""
+    from experiments.workload_file import Override, load_workload, parse_override
+    from workloads.errors import Place
+
+    named = (
+        (("backend", "name"), "--backend", backend),
+        (("backend", "gpu"), "--gpu", gpu),
+        (("seed",), "--seed", seed),
+    )
+    overrides = [parse_override(text) for text in settings or []]
+    for path, option, value in named:
+        if value is not None:
+            overrides.append(Override(path, value, Place(file=option, key=".".join(path))))
+    return load_workload(file, overrides)

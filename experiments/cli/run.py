@@ -1,0 +1,138 @@
+"""`bench run`: one workload, or its sweep where it has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from experiments.cli import options
+from experiments.cli.output import check_folder, choose_folder
+from experiments.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from reports.run_data import RunData
+
+INTERRUPTED, NOTHING_FINISHED = 130, 3
+
+
+def run(
+    file: options.File,
+    out: options.Out = None,
+    backend: options.Backend = None,
+    gpu: options.Gpu = None,
+    seed: options.Seed = None,
+    settings: options.Set = None,
+    step: options.Step = False,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run a workload and leave its report.
+
+    The folder holds every request, the run over time, a summary and a page for people.
+
+    A workload with a `sweep:` section runs every point of it. Ctrl-C keeps what is done.
+
+    \b
+    Examples:
+      bench run workload.yaml
+      bench run workload.yaml --out runs/base --overwrite
+      bench run workload.yaml --gpu a100-sxm-80gb --set load.concurrency=32
+      bench run workload.yaml --set 'engine.scheduler={name: static, max_num_seqs: 8}'
+      bench run workload.yaml --json | jq .summary.output_throughput
+    """
+    workload = options.load(file, settings, backend=backend, gpu=gpu, seed=seed)
+    if workload.sweep:
+        from experiments.cli.sweep import run_and_show
+
+        run_and_show(workload, out, workers=None, step=step, overwrite=overwrite, json=json, quiet=quiet)
+        return
+    folder, data, summary = run_one(workload, out, step=step, overwrite=overwrite, show=not (json or quiet))
+    if json:
+        print_json({**_head(data, summary), "folder": str(folder)})
+    elif not quiet:
+        _show(data, summary, folder)
+    finish(data)
+
+
+def run_one(
+    workload: Any, out: Path | None, *, step: bool = False, overwrite: bool = False, show: bool = True
+) -> tuple[Path, RunData, dict]:
+    """Run a workload and write its folder.
+
+    Args:
+        out: the folder; None takes the next free one under `runs/`.
+        show: print the plan before, and a progress bar on a terminal.
+
+    Returns:
+        The folder, the run and its summary.
+
+    Raises:
+        InputError, OutputError: before anything runs, where that can be known.
+    """
+    from experiments import runner
+    from reports.metrics import summarize
+    from reports.run_folder import check_free, write_run
+
+    folder = choose_folder(out, workload.name)
+    check_free(folder, overwrite=overwrite)
+    check_folder(folder)
+    resolved = runner.resolve(workload)
+    if show:
+        from experiments.cli.console import stdout
+        from reports.console import print_plan
+
+        print_plan(resolved.info, resolved.config, stdout())
+    with Progress(workload.name, enabled=show) as progress:
+        data = runner.run(resolved, stretch=not step, progress=progress)
+    summary = summarize(data)
+    if out is None:
+        folder = choose_folder(None, workload.name)  # another run may have taken it meanwhile
+    return write_run(data, folder, overwrite=overwrite, summary=summary), data, summary
+
+
+def finish(data: RunData) -> None:
+    """End the command with the code that the run deserves.
+
+    Raises:
+        typer.Exit: 130 after Ctrl-C, 3 when no request finished.
+    """
+    if not data.info.get("complete", True):
+        typer.echo("interrupted; what was done is kept", err=True)
+        raise typer.Exit(INTERRUPTED)
+    status = list(data.requests.status)
+    if status and "finished" not in status:
+        reasons: dict[str, int] = {}
+        for reason in data.requests.reason:
+            reasons[reason] = reasons.get(reason, 0) + 1
+        common = max(reasons, key=lambda r: reasons[r])
+        typer.echo(f"error: no request finished; most often: {common or status[0]}", err=True)
+        raise typer.Exit(NOTHING_FINISHED)
+
+
+def print_json(value: Any) -> None:
+    """Strict JSON on stdout, in ASCII where stdout is not UTF-8."""
+    import json
+    import sys
+
+    from reports import strict_json
+
+    text = strict_json.dumps(value)
+    if "utf" not in (sys.stdout.encoding or "").lower():
+        text = json.dumps(strict_json.plain(value), indent=2, allow_nan=False)
+    print(text)
+
+
+def _head(data: RunData, summary: dict) -> dict:
+    from reports.run_folder import head_of
+
+    return head_of(data, summary)
+
+
+def _show(data: RunData, summary: dict, folder: Path) -> None:
+    from experiments.cli.console import stdout
+    from reports.console import print_summary
+
+    print_summary(data, summary, stdout(), out=folder)

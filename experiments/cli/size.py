@@ -1,0 +1,146 @@
+"""`bench size`: what fits into the memory of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli import options
+
+if TYPE_CHECKING:
+    from sim.memory import SizeRow
+
+GIB = 1 << 30
+
+
+def size(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", show_default=False, help="A name (`bench list models`), folder or config.json."
+        ),
+    ],
+    gpu: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="A GPU (`bench list gpus`).")],
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Whose sizing rule and defaults.")] = "vllm",
+    quantization: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="Of the weights; may be repeated [default: auto, fp8, awq-int4].",
+        ),
+    ] = None,
+    kv_dtype: Annotated[str, typer.Option(metavar="NAME", help="Of the KV cache.")] = "auto",
+    tensor: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            show_default=False,
+            help="GPUs a layer is split over; may be repeated [default: 1, 2, 4, 8].",
+        ),
+    ] = None,
+    context: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            show_default=False,
+            help="Tokens a request; may be repeated [default: 2048 … 32768].",
+        ),
+    ] = None,
+    memory_utilization: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, metavar="X", show_default=False, help="Instead of the preset's."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """What fits into the memory of a GPU.
+
+    Weights, KV pool and concurrent requests, per quantization and number of GPUs.
+
+    \b
+    Examples:
+      bench size meta-llama/Meta-Llama-3-8B --gpu h100-sxm
+      bench size llama-2-70b --gpu a100-sxm-80gb --kv-dtype fp8 --tensor 4 --tensor 8
+      bench size ./my-model --gpu l40s --quantization fp8 --context 4096
+    """
+    from sim.hardware import load_gpu
+    from sim.memory import size_report
+    from sim.models import load_model
+    from sim.presets import preset_config
+    from sim.quantization import load_kv_mode, load_weight_mode
+
+    spec, card = load_model(model), load_gpu(gpu)
+    config = preset_config(
+        preset,
+        device_memory=card.memory_bytes,
+        is_a100=card.name.startswith("a100"),
+        max_model_len=spec.max_position,
+    )
+    utilization = config.kv.memory_utilization if memory_utilization is None else memory_utilization
+    config = replace(config, kv=replace(config.kv, dtype=kv_dtype, memory_utilization=utilization))
+    if kv_dtype != "auto":
+        load_kv_mode(kv_dtype)
+    for name in quantization or ():
+        if name != "auto":
+            load_weight_mode(name)
+    asked = {"quantizations": quantization, "tensors": tensor, "contexts": sorted(context or ())}
+    chosen = {key: tuple(value) for key, value in asked.items() if value}
+    rows = size_report(spec, card, config, **chosen)
+    if json:
+        from experiments.cli.run import print_json
+
+        print_json([_plain(row) for row in rows])
+        return
+    billions, memory = spec.params_total / 1e9, card.memory_bytes / GIB
+    typer.echo(f"{spec.name} on {card.name}: {billions:.2f}e9 parameters, {memory:.1f} GiB a GPU")
+    _table(rows)
+
+
+def _plain(row: SizeRow) -> dict:
+    return {
+        "quantization": row.quantization,
+        "tensor": row.tensor,
+        "problem": row.problem,
+        "budget": asdict(row.budget) if row.budget else None,
+        "requests": {str(context): count for context, count in row.requests},
+    }
+
+
+def _table(rows: list[SizeRow]) -> None:
+    """Per GPU: weights and pool; per replica: tokens and requests."""
+    from rich.table import Table
+
+    from experiments.cli.console import stdout
+
+    table = Table(pad_edge=False)
+    contexts = next((row.requests for row in rows if row.requests), ())
+    for title in (
+        "weights",
+        "GPUs",
+        "weights GiB",
+        "KV pool GiB",
+        "KV tokens",
+        *(f"{c:,} tokens" for c, _ in contexts),
+    ):
+        table.add_column(title, justify="left" if title == "weights" else "right")
+    for row in rows:
+        budget = row.budget
+        if row.problem or budget is None:
+            table.add_row(row.quantization, str(row.tensor), f"does not fit: {row.problem}" if budget else row.problem)
+            continue
+        table.add_row(
+            f"{row.quantization} ({budget.weights})" if row.quantization != budget.weights else budget.weights,
+            str(row.tensor),
+            f"{budget.weight_bytes / GIB:.1f}",
+            f"{budget.kv_bytes / GIB:.1f}",
+            f"{budget.kv_tokens:,}",
+            *(f"{count:,}" for _, count in row.requests),
+        )
+    console = stdout()
+    console.print(table)
+    if contexts:
+        console.print("Columns to the right: requests of that many tokens that fit at once. GiB are per GPU.")

@@ -1,0 +1,146 @@
+"""`bench sweep`: every point of a grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from experiments.cli import options
+from experiments.cli.output import check_folder, choose_folder
+from experiments.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from experiments.schema import Workload
+    from experiments.sweep import SweepResult
+
+INTERRUPTED = 130
+
+
+def sweep(
+    file: options.File,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUES", help="Sweep a key, such as load.concurrency=[1,2,4]. May be repeated."),
+    ] = None,
+    out: options.Out = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Points at once [default: all cores].")
+    ] = None,
+    backend: options.Backend = None,
+    gpu: options.Gpu = None,
+    seed: options.Seed = None,
+    settings: options.Set = None,
+    step: options.Step = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Run points again that are already there.")] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run a grid of workloads and draw curves.
+
+    The grid is the `sweep:` section of the file, with what --over adds to it.
+
+    A sweep that was stopped goes on where it was when it is started again with the same --out. A point that cannot be
+    run (a model that does not fit) is marked as failed; the others go on.
+
+    \b
+    Examples:
+      bench sweep workload.yaml
+      bench sweep workload.yaml --over load.concurrency=[1,2,4,8,16,32,64] --out runs/curve
+      bench sweep workload.yaml --over traffic.trace.rate_scale='{log: [0.5, 8, 9]}' --over engine.preset=[vllm,sglang]
+    """
+    added = [f"sweep.{text}" for text in over or []]
+    workload = options.load(file, [*(settings or []), *added], backend=backend, gpu=gpu, seed=seed)
+    run_and_show(workload, out, workers=workers, step=step, overwrite=overwrite, json=json, quiet=quiet)
+
+
+def run_and_show(
+    workload: Workload,
+    out: Path | None,
+    *,
+    workers: int | None,
+    step: bool,
+    overwrite: bool,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Run a sweep, print what it found, end with its exit code.
+
+    Raises:
+        typer.Exit: 130 after Ctrl-C; finished points are kept.
+    """
+    from experiments.sweep import check_sweep_folder, run_sweep
+
+    folder = choose_folder(out, workload.name)
+    check_sweep_folder(folder)
+    check_folder(folder)
+    show = not (json or quiet)
+    with Progress(workload.name, enabled=show) as progress:
+        result = run_sweep(
+            workload, folder, workers=workers or default_workers(workload), stretch=not step, overwrite=overwrite,
+            on_point=progress,
+        )  # fmt: skip
+    if json:
+        from experiments.cli.run import print_json
+        from experiments.sweep_files import sweep_json
+
+        print_json({**sweep_json(result), "folder": str(folder)})
+    elif not quiet:
+        _show(result)
+    if not result.complete:
+        done = sum(bool(point.status) for point in result.points)
+        typer.echo(
+            f"interrupted; {done} of {len(result.points)} points are kept in {folder}; the same command with "
+            f"--out {folder} goes on from there",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED)
+
+
+def default_workers(workload: Workload) -> int:
+    """As many points at once as there are cores, in simulation; one where time is real."""
+    import os
+
+    if workload.backend.name != "sim":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _show(result: SweepResult) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from experiments.cli.console import stdout
+    from experiments.sweep_files import knee_sentences
+    from reports.wording import clean, number
+
+    console = stdout()
+    table = Table(title=Text(clean(result.name, 80)), title_justify="left", pad_edge=False)
+    for key in result.axes:
+        table.add_column(key.rsplit(".", 1)[-1], justify="right")
+    columns = (
+        ("output tok/s", "output_throughput"), ("req/s", "request_throughput"), ("p50 TTFT ms", "median_ttft_ms"),
+        ("p95 TTFT ms", "p95_ttft_ms"), ("p50 TPOT ms", "median_tpot_ms"), ("p95 TPOT ms", "p95_tpot_ms"),
+    )  # fmt: skip
+    for title, _ in columns:
+        table.add_column(title, justify="right")
+    for point in result.points:
+        cells = [Text(clean(_value(value), 40)) for value in point.values.values()]
+        if point.error:
+            cells.append(Text(f"failed: {clean(point.error, 60)}", "red"))
+        else:
+            cells += [Text(number(point.summary.get(key))) for _, key in columns]
+        table.add_row(*cells)
+    console.print(table)
+    for sentence in knee_sentences(result):
+        console.print(Text(f"Knee: {sentence}"))
+    if result.reused:
+        console.print(Text(f"{result.reused} of {len(result.points)} points were there already"))
+    console.print(Text(f"Files: {result.folder}   (open {result.folder / 'report.html'})"), soft_wrap=True)
+
+
+def _value(value: Any) -> str:
+    from reports.wording import setting
+
+    return setting(value, 40)

@@ -1,0 +1,110 @@
+"""One point of a sweep, run in this process or in another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from experiments.schema import Workload
+from experiments.workload_file import Source, build_workload
+from workloads.errors import InputError, TargetError
+
+CODE = ("workloads", "sim", "backends", "experiments")
+
+
+@dataclass(frozen=True, slots=True)
+class PointTask:
+    """What a worker needs: the workload's source, the run folder to write, the fingerprint to leave in it."""
+
+    source: Source
+    folder: Path
+    fingerprint: str
+    stretch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a point: the summary of its run and the GPUs it had, or why it could not be run."""
+
+    summary: dict = field(default_factory=dict)
+    gpus: int = 1
+    error: str = ""
+
+
+def run_point(task: PointTask) -> Outcome:
+    """Run a point and write its folder. That a model does not fit is an outcome, not an exception.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; a half-finished point is not kept.
+        OutputError: its folder cannot be written.
+    """
+    from experiments import runner
+    from reports.metrics import summarize
+    from reports.run_folder import write_run
+
+    try:
+        data = runner.run(runner.resolve(build_workload(task.source)), stretch=task.stretch)
+    except (InputError, TargetError) as error:
+        return Outcome(error=str(error))
+    if not data.info.get("complete", True):
+        raise KeyboardInterrupt
+    data.info["point_fingerprint"] = task.fingerprint
+    summary = summarize(data)
+    write_run(data, task.folder, overwrite=True, summary=summary)
+    return Outcome(summary, data.info.get("gpus", 1))
+
+
+def ignore_interrupts() -> None:
+    """In a worker: Ctrl-C is the parent's to handle."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def fingerprint(workload: Workload) -> str:
+    """Digest of what a point's result depends on: the workload, the files it reads and the code that runs it."""
+    digest = hashlib.sha256(_code().encode())
+    digest.update(json.dumps(workload.plain(), sort_keys=True, default=str).encode("utf-8", "backslashreplace"))
+    for file in _files(workload):
+        digest.update(_content(str(file.resolve()), file.stat().st_mtime_ns))
+    return digest.hexdigest()[:24]
+
+
+def _files(workload: Workload) -> list[Path]:
+    """Files that the workload names, wherever in it they stand."""
+    found: list[Path] = []
+
+    def look(value: object) -> None:
+        if isinstance(value, dict):
+            for item in value.values():
+                look(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                look(item)
+        elif isinstance(value, str) and len(value) < 1000 and "\0" not in value:
+            path = workload.folder / value
+            if path.is_file():
+                found.append(path)
+
+    look(workload.plain())
+    return found
+
+
+@cache
+def _content(path: str, modified: int) -> bytes:
+    return hashlib.sha256(Path(path).read_bytes()).digest()
+
+
+@cache
+def _code() -> str:
+    """Digest of our own source and data files."""
+    home = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for package in CODE:
+        for path in sorted((home / package).rglob("*")):
+            if path.suffix in (".py", ".csv", ".toml", ".json") and path.is_file():
+                digest.update(str(path.relative_to(home)).encode() + path.read_bytes())
+    return digest.hexdigest()

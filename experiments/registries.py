@@ -1,0 +1,114 @@
+"""The names that may stand in a workload file, checked by the floors that own them.
+
+Each kind is a plain dict of built-ins, entry points of installed packages and, where a kind can be plugged in,
+`module:Class` paths of your own; errors carry the nearest names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workloads.errors import unknown_name
+
+AUTO = "auto"
+
+BACKENDS = {
+    "sim": "the simulator: virtual time, steps priced by the cost model",
+}
+"""Ways to run a workload, and what each is."""
+
+
+def check(kind: str, name: str) -> None:
+    """Accept a name, or say why not.
+
+    Raises:
+        InputError: unknown, with the nearest valid names, or a dotted path that cannot be loaded.
+    """
+    CHECKS[kind](name)
+
+
+def _scheduler(name: str) -> Any:
+    from sim.schedulers import SCHEDULERS
+    from workloads.registry import resolve
+
+    return resolve("scheduler", name, SCHEDULERS, "twinserve.schedulers")
+
+
+def _allocator(name: str) -> Any:
+    from sim.kv import ALLOCATORS
+    from workloads.registry import resolve
+
+    return resolve("allocator", name, ALLOCATORS, "twinserve.allocators")
+
+
+def _policy(name: str) -> None:
+    from sim.schedulers import POLICIES
+
+    _known("policy", name, POLICIES)
+
+
+def _gate(name: str) -> None:
+    from sim.schedulers import GATES
+
+    _known("gate", name, GATES)
+
+
+def _victim(name: str) -> None:
+    from sim.schedulers import VICTIMS
+
+    _known("victim rule", name, VICTIMS)
+
+
+def _kv_dtype(name: str) -> Any:
+    from sim.quantization import load_kv_mode
+
+    return None if name == AUTO else load_kv_mode(name)
+
+
+def _quantization(name: str) -> Any:
+    from sim.quantization import load_weight_mode
+
+    return None if name == AUTO else load_weight_mode(name)
+
+
+def _gpu(name: str) -> Any:
+    from sim.hardware import load_gpu
+
+    return load_gpu(name)
+
+
+def _trace(name: str) -> Any:
+    from workloads.readers import find_reader
+
+    return find_reader(name)
+
+
+def _preset(name: str) -> Any:
+    from sim.presets import find_preset
+
+    return find_preset(name)
+
+
+def _backend(name: str) -> None:
+    _known("backend", name, BACKENDS)
+
+
+def _known(kind: str, name: str, known: Any) -> None:
+    if name not in known:
+        raise unknown_name(kind, name, known)
+
+
+CHECKS: dict[str, Callable[[str], Any]] = {
+    "scheduler": _scheduler,
+    "allocator": _allocator,
+    "policy": _policy,
+    "gate": _gate,
+    "victim": _victim,
+    "kv_dtype": _kv_dtype,
+    "quantization": _quantization,
+    "gpu": _gpu,
+    "trace": _trace,
+    "preset": _preset,
+    "backend": _backend,
+}

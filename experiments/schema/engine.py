@@ -1,0 +1,79 @@
+"""The `engine:` section. The fields are those of `sim.config`, all optional: unset means the preset decides."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from experiments.schema.base import Gibibytes, Seconds, Section, registered
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+
+
+class SchedulerSection(Section):
+    """`engine.scheduler`: how batches are chosen. See `sim.config.SchedulerConfig` for the meaning of each key."""
+
+    name: Annotated[str, registered("scheduler")] | None = None
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    policy: Annotated[str, registered("policy")] | None = None
+    gate: Annotated[str, registered("gate")] | None = None
+    watermark: Annotated[float, Field(ge=0, lt=1)] | None = None
+    victim: Annotated[str, registered("victim")] | None = None
+    preemption: Literal["recompute", "swap"] | None = None
+    requeue: Literal["head", "tail", "arrival"] | None = None
+    prefill: Literal["mixed", "first"] | None = None
+    long_prefill_token_threshold: Natural | None = None
+    chunk_unit: Count | None = None
+    max_partial_prefills: Count | None = None
+    admit_after_preemption: bool | None = None
+    conservativeness: Annotated[float, Field(gt=0)] | None = None
+    batch_wait: Seconds | None = None
+    prefill_wait_steps: Natural | None = None
+    streaming: bool | None = None
+    pad: bool | None = None
+
+
+with warnings.catch_warnings():
+    # `register` is also a method that every abstract class has; nothing calls it on a section.
+    warnings.filterwarnings("ignore", message='Field name "register"')
+
+    class KVSection(Section):
+        """`engine.kv`: where keys and values live. See `sim.config.KVConfig`."""
+
+        allocator: Annotated[str, registered("allocator")] | None = None
+        block_size: Count | None = None
+        prefix_caching: bool | None = None
+        register: Literal["scheduled", "computed"] | None = None
+        slab: Literal["max-length", "power-of-two", "exact"] | None = None
+        dtype: Annotated[str, registered("kv_dtype")] | None = None
+        memory_utilization: Annotated[float, Field(ge=0, le=1)] | None = None
+        memory_rule: Literal["total", "static", "free"] | None = None
+        capacity_tokens: Natural | None = None
+        swap_gib: Gibibytes | None = None
+
+
+class ParallelSection(Section):
+    """`engine.parallel`: `tensor × pipeline × data` GPUs serve one model."""
+
+    tensor: Count | None = None
+    pipeline: Count | None = None
+    expert: Count | None = None
+    data: Count | None = None
+
+
+class EngineSection(Section):
+    """`engine`: a preset and what is changed on it."""
+
+    preset: Annotated[str, registered("preset")] | None = None
+    scheduler: SchedulerSection = SchedulerSection()
+    kv: KVSection = KVSection()
+    parallel: ParallelSection = ParallelSection()
+    quantization: Annotated[str, registered("quantization")] | None = None
+    max_model_len: Natural | None = None
+    depth: Count | None = None
+    stops_ahead: bool | None = None
+    host: Literal["vllm", "sglang", "tensorrt-llm", "none"] | None = None

@@ -1,0 +1,161 @@
+"""The whole of `workload.yaml` as one frozen value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, model_validator
+
+from experiments.schema.base import Milliseconds, Section, Text, Wrong, registered, wrong_from
+from experiments.schema.engine import EngineSection
+from experiments.schema.sweep import Axis
+from experiments.schema.traffic import TrafficSection
+from workloads.errors import InputError, Place
+
+if TYPE_CHECKING:
+    from experiments.workload_file import Source
+
+
+def _url(text: str) -> str:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good:
+        raise Wrong(f"expected a URL such as http://localhost:8000/v1, got {text!r}")
+    return text
+
+
+def model_source(name: str, folder: Path) -> str:
+    """A model's name, or its path where there is a folder or config.json of that name beside the workload file."""
+    try:
+        path = folder / Path(name).expanduser()
+        return str(path) if path.is_dir() or (path.suffix == ".json" and path.is_file()) else name
+    except (OSError, ValueError, RuntimeError):
+        return name
+
+
+def _model(name: str, info: ValidationInfo) -> str:
+    from sim.models import load_model
+
+    try:
+        load_model(model_source(name, (info.context or {}).get("folder", Path())))
+    except InputError as error:
+        raise wrong_from(error, "") from None
+    return name
+
+
+class BackendSection(Section):
+    """`backend`: who runs the steps.
+
+    Attributes:
+        name: `sim` (virtual time), `torch`, `triton` or `http`.
+        gpu: a name from `bench list gpus`, or a description of your own.
+        base_url: `http` only: the server's OpenAI-compatible root.
+        api_key_env: `http` only: the environment variable that holds its key (the key itself is never written down).
+    """
+
+    name: Annotated[str, registered("backend")] = "sim"
+    gpu: Annotated[str, registered("gpu")] | None = None
+    base_url: Annotated[str, AfterValidator(_url)] | None = None
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> BackendSection:
+        if self.name == "sim" and self.gpu is None:
+            raise Wrong("the simulator needs a GPU", "such as {name: sim, gpu: h100-sxm}; see `bench list gpus`")
+        if self.name == "http" and self.base_url is None:
+            raise Wrong("http needs a base_url", "such as {name: http, base_url: http://localhost:8000/v1}")
+        if self.name != "http":
+            for key in ("base_url", "api_key_env"):
+                if getattr(self, key) is not None:
+                    raise Wrong(f"{key} belongs to backend http, not to {self.name}", "remove it", key)
+        return self
+
+
+class LoadSection(Section):
+    """`load`: how requests are sent.
+
+    Attributes:
+        mode: `open`: at their arrival times, whatever the server does; `closed`: as many in flight as `concurrency`,
+            times ignored.
+        concurrency: closed only: requests in flight.
+    """
+
+    mode: Literal["open", "closed"] = "open"
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> LoadSection:
+        if self.mode == "closed" and self.concurrency is None:
+            raise Wrong("a closed loop needs a concurrency", "such as {mode: closed, concurrency: 64}")
+        if self.mode == "open" and self.concurrency is not None:
+            raise Wrong(
+                "concurrency belongs to a closed loop",
+                "write {mode: closed, concurrency: …} or remove it",
+                "concurrency",
+            )
+        return self
+
+
+class SLOSection(Section):
+    """`slo`: what a good request is; a request meets the SLO when it meets every limit given."""
+
+    ttft_ms: Annotated[Milliseconds, Field(gt=0)] | None = None
+    tpot_ms: Annotated[Milliseconds, Field(gt=0)] | None = None
+    e2e_ms: Annotated[Milliseconds, Field(gt=0)] | None = None
+
+
+class Workload(Section):
+    """A workload file that holds together. Made by `experiments.workload_file.load_workload`.
+
+    With a `sweep`, the swept keys hold their first value; `experiments.sweep` makes the points.
+    """
+
+    name: Text
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    model: Annotated[Text, AfterValidator(_model)]
+    backend: BackendSection
+    engine: EngineSection = EngineSection()
+    traffic: TrafficSection
+    load: LoadSection = LoadSection()
+    slo: SLOSection = SLOSection()
+    sweep: dict[str, Axis] = Field(default_factory=dict)
+
+    _source: Source | None = PrivateAttr(default=None)
+
+    @property
+    def source(self) -> Source:
+        """The text this came from, with the overrides on it."""
+        if self._source is None:
+            raise RuntimeError("this workload was not loaded from text")
+        return self._source
+
+    @property
+    def folder(self) -> Path:
+        """The folder that relative paths in the file start from."""
+        return self.source.folder if self._source else Path.cwd()
+
+    @property
+    def model_source(self) -> str:
+        """What `sim.models.load_model` should be given: a name, or a path that starts from the file's folder."""
+        return model_source(self.model, self.folder)
+
+    def place(self, key: str) -> Place:
+        """Where a dotted key was written (or its nearest written section), for errors found later."""
+        if self._source is None:
+            return Place(key=key)
+        return self._source.place(key)
+
+    def error(self, key: str, message: str, hint: str | None = None) -> InputError:
+        """An `InputError` at a key of this file."""
+        return InputError(message, place=self.place(key), hint=hint)
+
+    def plain(self) -> dict[str, Any]:
+        """What the user set, as nested plain values; a sweep's axes are expanded."""
+        values = super().plain()
+        return {**values, "sweep": {key: list(axis) for key, axis in self.sweep.items()}} if self.sweep else values

@@ -1,0 +1,310 @@
+"""The command line itself: help, start-up, exit codes, pipes, lists, and the small commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_runner import FakeRunner
+from typer.testing import CliRunner, Result
+
+from experiments.cli import app
+from experiments.cli.doctor import _satisfies
+from experiments.cli.lists import Kind
+from experiments.cli.progress import Progress
+from experiments.workload_file import load_workload
+
+ROOT = Path(__file__).parents[2]
+MAIN = [sys.executable, "-c", "from experiments.cli import main; main()"]
+
+
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def process(*arguments: str | Path, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MAIN, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "run",
+        "sweep",
+        "gate",
+        "report",
+        "explain",
+        "size",
+        "list",
+        "init",
+        "doctor",
+        "trace",
+        "trace inspect",
+        "trace convert",
+        "trace synth",
+    ],
+)
+def test_help_teaches_by_example(command: str) -> None:
+    done = bench(*command.split(), "--help")
+    assert done.exit_code == 0
+    assert command == "trace" or f"bench {command}".strip() in done.stdout.partition("\n")[2]
+    assert all(len(line) <= 120 for line in done.stdout.splitlines())
+    assert "..." not in bench("--help").stdout.replace("[ARGS]...", "")
+
+
+def test_help_starts_about_as_fast_as_python_and_typer() -> None:
+    """A ratio and not a time: a loaded machine slows both alike."""
+    own, typer = [], []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert process("--help").returncode == 0
+        own.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import typer.main"], check=True)
+        typer.append(time.perf_counter() - start)
+    assert min(own) < 3 * min(typer)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["list", "backends", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom experiments.cli import app\n"
+        f"try: app({arguments!r})\nexcept SystemExit: pass\n"
+        "heavy = ('numpy', 'pandas', 'pyarrow', 'rich', 'ruamel', 'torch', 'sim', 'reports')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_version() -> None:
+    assert bench("--version").stdout.startswith("twinserve ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rnu"], "Did you mean 'run'?"),
+        (["run"], "Missing argument"),
+        (["run", "a", "b"], "unexpected extra argument"),
+        (["run", "w.yaml", "--quite"], "--quiet"),
+        (["list", "gpu"], "gpus"),
+        (["size", "x"], "--gpu"),
+        (["sweep", "w.yaml", "--workers", "0"], "--workers"),
+    ],
+)
+def test_usage_errors_exit_2_and_help(arguments: list[str], says: str) -> None:
+    done = bench(*arguments)
+    assert done.exit_code == 2
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_everything_can_be_listed(kind: str) -> None:
+    rows = json.loads(bench("list", kind, "--json").stdout)
+    assert rows and all(row["name"] for row in rows)
+    assert len({tuple(row) for row in rows}) == 1, "all rows have the same columns"
+    shown = bench("list", kind).stdout
+    assert all(row["name"] in shown for row in rows)
+
+
+def test_lists_name_what_a_workload_accepts(write: Callable[..., Path]) -> None:
+    path = write()
+    for kind, key in (
+        ("schedulers", "engine.scheduler.name"),
+        ("gates", "engine.scheduler.gate"),
+        ("policies", "engine.scheduler.policy"),
+        ("victims", "engine.scheduler.victim"),
+        ("allocators", "engine.kv.allocator"),
+        ("presets", "engine.preset"),
+        ("gpus", "backend.gpu"),
+        ("models", "model"),
+    ):
+        names = [row["name"] for row in json.loads(bench("list", kind, "--json").stdout)]
+        load_workload(path, [f"sweep={{{key}: {json.dumps(names)}}}"])
+
+
+def test_init_writes_a_file_that_loads_and_never_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = bench("init")
+    assert done.exit_code == 0 and "bench run workload.yaml" in done.stdout
+    found = load_workload(tmp_path / "workload.yaml")
+    assert found.name == "chat on one H100" and found.traffic.synthetic is not None
+    (tmp_path / "workload.yaml").write_text("mine")
+    again = bench("init")
+    assert again.exit_code == 2 and "exists already" in again.stderr
+    assert (tmp_path / "workload.yaml").read_text() == "mine"
+    assert bench("init", "sub/other.yaml", "-q").output == ""
+    assert (tmp_path / "sub" / "other.yaml").is_file()
+    assert bench("init", "workload.yaml/x").exit_code == 2
+
+
+def test_the_comments_of_the_template_are_valid_too(tmp_path: Path) -> None:
+    """Uncommenting a suggestion must give a valid file."""
+    template = (ROOT / "experiments" / "cli" / "template.yaml").read_text("utf-8")
+    lines = []
+    for line in template.splitlines():
+        body = line.lstrip().removeprefix("# ")
+        hidden = line.lstrip().startswith("# ") and (": " in body or body.endswith(":")) and "trace" not in body
+        skip = any(
+            word in body
+            for word in (
+                "path:",
+                "format:",
+                "duration:",
+                "rate_scale:",
+                "A recorded",
+                "With a sweep",
+                "Every key",
+            )
+        )
+        lines.append(line.replace("# ", "", 1) if hidden and not skip and not line.startswith("# A workload") else line)
+    (tmp_path / "w.yaml").write_text("\n".join(lines), "utf-8")
+    found = load_workload(tmp_path / "w.yaml")
+    assert found.engine.scheduler.name == "chunked-prefill" and found.engine.kv.dtype == "fp8" and found.sweep
+
+
+def test_size_counts_like_the_memory_model() -> None:
+    done = bench(
+        "size",
+        "llama-2-70b",
+        "--gpu",
+        "h100-sxm",
+        "--tensor",
+        "1",
+        "--tensor",
+        "8",
+        "--context",
+        "4096",
+        "--json",
+    )
+    rows = json.loads(done.stdout)
+    one, eight = [row for row in rows if row["quantization"] == "auto"]
+    assert "weights take" in one["problem"]
+    assert eight["requests"]["4096"] == eight["budget"]["kv_bytes"] // (4096 * eight["budget"]["bytes_per_token"])
+    assert "does not fit" in bench("size", "llama-2-70b", "--gpu", "h100-sxm").stdout
+    for wrong in (["--kv-dtype", "fp9"], ["--quantization", "int3"], ["--preset", "vlm"]):
+        assert bench("size", "llama-2-70b", "--gpu", "h100-sxm", *wrong).exit_code == 2
+    assert bench("size", "lama", "--gpu", "h100-sxm").exit_code == 2
+
+
+def test_traces_are_inspected_converted_and_made(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write()
+    made = tmp_path / "made.jsonl"
+    assert bench("trace", "synth", path, made).exit_code == 0
+    assert len(made.read_text().splitlines()) == 40
+    again = bench("trace", "synth", path, made)
+    assert again.exit_code == 2 and "exists already" in again.stderr
+    facts = json.loads(bench("trace", "inspect", made, "--json").stdout)
+    assert facts["requests"] == 40 and facts["input_tokens"]["mean"] == 128
+    shown = bench("trace", "inspect", path)
+    assert "Poisson" in shown.stdout and "input tokens" in shown.stdout
+    part = tmp_path / "part.jsonl.gz"
+    assert bench("trace", "convert", made, part, "--limit", "7", "-q").exit_code == 0
+    assert json.loads(bench("trace", "inspect", part, "--json").stdout)["requests"] == 7
+    assert bench("trace", "convert", made, tmp_path / "x.csv").exit_code == 2
+    assert "did you mean" in bench("trace", "inspect", tmp_path / "maed.jsonl").stderr
+    wrong = bench("trace", "inspect", made, "--option", "tim_unit=ms")
+    assert wrong.exit_code == 2 and "time_unit" in wrong.stderr
+    assert bench("trace", "inspect", made, "--start", "soon").exit_code == 2
+
+
+def test_doctor_sees_this_installation() -> None:
+    found = {f["what"]: f for f in json.loads(bench("doctor", "--json").stdout)}
+    assert found["python"]["state"] == found["pydantic"]["state"] == found["packages"]["state"] == "ok"
+    assert bench("doctor").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("have", "bounds", "good"),
+    [
+        ("2.11.0+cpu", ">=2.11,<2.14", True),
+        ("2.14.0", ">=2.11,<2.14", False),
+        ("2.9", ">=2.11", False),
+        ("3", ">=2.1", True),
+        ("1.0.3", "==1.0", True),
+        ("10.2", ">9", True),
+    ],
+)
+def test_versions_against_bounds(have: str, bounds: str, good: bool) -> None:
+    assert _satisfies(have, bounds) is good
+
+
+def test_a_folder_that_hides_a_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "__init__.py").touch()
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.argv[1:1] = []\nfrom experiments.cli import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), "doctor"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"another 'reports' at {tmp_path / 'reports'} hides Twinserve's" in done.stdout + done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f'set -o pipefail; {sys.executable} -c "{MAIN[2]}" list models --json | head -c 1'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == "[" and done.stderr == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_stdout_is_told() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*MAIN, "list", "gpus", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert (
+        "No space left on device" in done.stderr and "Traceback" not in done.stderr and "Exception" not in done.stderr
+    )
+
+
+def test_names_of_any_script_survive_a_c_locale(write: Callable[..., Path]) -> None:
+    path = write(write().read_text().replace("name: small", "name: 聊天 🚀") + "错: 1\n", "聊.yaml")
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = process("run", path, env=env, cwd=ROOT)
+    assert done.returncode == 2
+    assert ".yaml:17: " in done.stderr and "\\u9519" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_progress_shows_nothing_where_there_is_no_terminal(
+    workload: Path, runner: FakeRunner, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.cli.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("experiments.cli.progress.REDRAW", 0.0)
+    with Progress("title") as progress:
+        progress(1, 2, "half")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Progress("[title]") as progress:
+        progress(1, 2, "half")
+        assert progress._bar is not None and progress._bar.tasks[0].completed == 1
+    with Progress("title", enabled=False) as progress:
+        progress(1, 2, "half")
+        assert progress._bar is None
