@@ -14,10 +14,9 @@ from sim.cost.graphs import graph_sizes
 from sim.cost.tables import MeasuredTable
 from sim.hardware.gpu import GPUSpec
 from sim.models.spec import ModelSpec
-from sim.quantization.plugins import find_plugin
-from workloads.errors import unknown_name
+from sim.plugins import find
 
-CostFactory = Callable[[ModelSpec, GPUSpec, EngineConfig], CostModel]
+CostFactory = Callable[..., CostModel]
 
 
 def analytic_cost(
@@ -75,9 +74,6 @@ def build_cost(
     Raises:
         InputError: no such cost model, or the factory refuses.
     """
-    if name == "analytic":
-        return analytic_cost(model, gpu, config, constants, table)
-    factory = find_plugin("cost model", "twinserve.cost_models", name)
-    if factory is None:
-        raise unknown_name("cost model", name, COST_MODELS)
-    return factory(model, gpu, config)
+    if name in COST_MODELS:
+        return COST_MODELS[name](model, gpu, config, constants, table)
+    return find("cost model", name, COST_MODELS, "twinserve.cost_models")(model, gpu, config)

@@ -197,9 +197,11 @@ def _section(kind: type, values: Any, file: str, key: str) -> Any:
             raise InputError(f"expected a string, found {value!r}", place=where)
         elif declared.startswith("dict") and (not isinstance(value, dict) or not value):
             raise InputError("expected a table of numbers", place=where)
-    for share in ("compute", "bandwidth", "norm", "one_shot", "two_shot", "activation"):
+    for share in ("compute", "bandwidth", "one_shot", "two_shot", "activation"):
         if values.get(share) == 0:
             raise InputError("must be above 0", place=Place(file=file, key=f"{key}.{share}"))
+    if not 1 <= values.get("norm", 1) <= 20:  # 1 adds, 20 is a sharp corner; more would underflow
+        raise InputError("must lie between 1 and 20", place=Place(file=file, key=f"{key}.norm"))
     return kind(**{k: float(v) if known[k] == "float" else v for k, v in values.items()})
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.quantization.plugins import resolve
+from sim.plugins import find
+from workloads.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,13 @@ def load_kv_mode(name: str) -> KVMode:
         InputError: no such mode, with the nearest names.
     """
     key = name.lower().replace("_", "-")
-    return resolve("KV dtype", ALIASES.get(key, key), KV_MODES, KVMode, written=name)
+    key = ALIASES.get(key, key)
+    if key in KV_MODES:
+        return KV_MODES[key]
+    found = find("KV dtype", name, KV_MODES, "twinserve.quantizations")
+    if not isinstance(found, KVMode):
+        raise InputError(f"KV dtype {name!r} is a {type(found).__name__}, expected a KVMode")
+    return found
 
 
 def list_kv_modes() -> list[KVMode]:

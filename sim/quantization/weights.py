@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sim.quantization.plugins import resolve
+from sim.plugins import find
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
@@ -163,7 +163,13 @@ def load_weight_mode(name: str) -> WeightMode:
         InputError: no such mode, with the nearest names.
     """
     key = name.lower().replace("_", "-")
-    return resolve("quantization", ALIASES.get(key, key), WEIGHT_MODES, WeightMode, written=name)
+    key = ALIASES.get(key, key)
+    if key in WEIGHT_MODES:
+        return WEIGHT_MODES[key]
+    found = find("quantization", name, WEIGHT_MODES, "twinserve.quantizations")
+    if not isinstance(found, WeightMode):
+        raise InputError(f"quantization {name!r} is a {type(found).__name__}, expected a WeightMode")
+    return found
 
 
 def list_weight_modes() -> list[WeightMode]:

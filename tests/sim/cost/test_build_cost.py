@@ -1,0 +1,75 @@
+"""Making cost models: names, plug-ins, and what is refused."""
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+from sim.config import EngineConfig, ParallelConfig
+from sim.cost import StepShape, build_cost
+from sim.cost.assemble import check_engine
+from sim.hardware import load_gpu
+from sim.models import load_model
+from workloads.errors import InputError
+
+MODEL, H100 = load_model("Llama-3-8B"), load_gpu("h100")
+
+
+def test_a_users_constants_change_the_price(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[elementwise]\nlaunch_us = 30.0\nbandwidth = 0.8\nsource = "mine"\n')
+    shape = StepShape(1, 100, sampled=1)
+    slow, usual = build_cost(MODEL, H100, EngineConfig(), path), build_cost(MODEL, H100, EngineConfig())
+    assert slow.step_seconds(shape) - usual.step_seconds(shape) == pytest.approx(
+        27e-6 * (65 + 32 + 1 + 1), rel=1e-3
+    )
+    assert any(op.source == "mine" for op in slow.explain(shape))
+
+
+def test_a_cost_model_of_your_own(monkeypatch):
+    class Flat:
+        def __init__(self, model, gpu, config):
+            self.model = model
+
+        def step_seconds(self, shape):
+            return 0.001
+
+    module = types.ModuleType("my_costs")
+    module.Flat = Flat
+    monkeypatch.setitem(sys.modules, "my_costs", module)
+    cost = build_cost(MODEL, H100, EngineConfig(), name="my_costs:Flat")
+    assert cost.model is MODEL and cost.step_seconds(StepShape(1, 1)) == 0.001
+
+
+def test_unknown_cost_model():
+    with pytest.raises(InputError, match="analytic"):
+        build_cost(MODEL, H100, EngineConfig(), name="analytc")
+
+
+@pytest.mark.parametrize(
+    ("host", "preset", "engine"),
+    [
+        ("vllm", "vllm@0.33", "vllm"), ("none", "sglang@0.5", "sglang"), ("none", "tensorrt-llm", "tensorrt-llm"),
+        ("none", "orca", "vllm"), ("sglang", "mini-sglang", "sglang"),
+    ],
+)  # fmt: skip
+def test_whose_kernels_are_meant(host, preset, engine):
+    assert check_engine(EngineConfig(host=host, preset=preset)) == engine
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(InputError, match="host-time"):
+        build_cost(MODEL, H100, EngineConfig(host="vlm"))
+    with pytest.raises(InputError, match="attention heads"):
+        build_cost(MODEL, H100, EngineConfig(parallel=ParallelConfig(tensor=5)))
+
+
+def test_importing_costs_is_light():
+    """No numpy, pandas, torch or pyarrow for pricing."""
+    code = (
+        "import sys, sim.cost.build, sim.memory, sim.models, sim.hardware, sim.quantization;"
+        "print([m for m in ('numpy', 'pandas', 'torch', 'pyarrow', 'scipy', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,42 @@
+"""Captured batch sizes of the engines."""
+
+import pytest
+
+from sim.config import EngineConfig, ParallelConfig, SchedulerConfig
+from sim.cost.graphs import graph_sizes, largest_graph, padded
+from sim.hardware import load_gpu
+
+H100, L4 = load_gpu("h100"), load_gpu("l4")
+
+
+def config(seqs=256, tokens=8192, tensor=1):
+    return EngineConfig(
+        scheduler=SchedulerConfig(max_num_seqs=seqs, max_num_batched_tokens=tokens),
+        parallel=ParallelConfig(tensor=tensor),
+    )
+
+
+def test_vllm():
+    sizes = graph_sizes("vllm", H100, config())
+    assert sizes[:5] == [1, 2, 4, 8, 16] and sizes[-1] == 512
+    assert graph_sizes("vllm", H100, config(seqs=16))[-1] == 32
+    assert [padded(sizes, rows) for rows in (1, 3, 9, 257, 513)] == [1, 4, 16, 272, 513]
+
+
+@pytest.mark.parametrize(("gpu", "tensor", "largest"), [(H100, 1, 256), (H100, 8, 512), (L4, 1, 24)])
+def test_sglang(gpu, tensor, largest):
+    assert (
+        graph_sizes("sglang", gpu, config(tensor=tensor))[-1]
+        == largest
+        == largest_graph("sglang", gpu, config(tensor=tensor))
+    )
+
+
+def test_tensorrt_llm_captures_up_to_its_batch_limit():
+    sizes = graph_sizes("tensorrt-llm", H100, config(seqs=2048))
+    assert sizes[:4] == [1, 2, 4, 8] and sizes[-1] == 2048
+
+
+def test_others_capture_nothing():
+    assert graph_sizes("none", H100, config()) == []
+    assert padded([], 7) == 7

@@ -1,0 +1,111 @@
+"""Operator forms: limits, monotony, and what they count."""
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cost.constants import AllReduceConstants, GemmConstants, MoEConstants, load_constants
+from sim.cost.operators import AllReduce, DecodeAttention, Gemm, GroupedGemm, PrefillAttention
+from sim.hardware import Link, load_gpu
+
+H100 = load_gpu("h100")
+VLLM = load_constants(H100, "vllm")
+IDEAL = GemmConstants(1.0, 1.0, 0.0, 0.0, 20.0, 0.0, "ideal")
+
+
+def gemm(constants=IDEAL, n=4096, k=4096, weight=2.0, activation=2.0):
+    return Gemm(constants, H100, "bf16", n, k, weight * n * k, activation)
+
+
+def test_an_ideal_matmul_meets_both_roofs():
+    few, many = gemm().seconds(1), gemm().seconds(16384)
+    assert few == pytest.approx((2 * 4096 * 4096 + 4 * 4096) / 3350e9, rel=0.01)
+    assert many == pytest.approx(2 * 16384 * 4096 * 4096 / 989.4e12, rel=0.01)
+    assert (gemm().work(1).bound, gemm().work(16384).bound) == ("memory", "compute")
+
+
+def test_work_is_counted_exactly():
+    work = gemm().work(10)
+    assert work.flops == 2 * 10 * 4096 * 4096
+    assert work.bytes == 2 * (4096 * 4096 + 10 * 4096 + 10 * 4096)
+
+
+@given(st.integers(1, 20000), st.integers(1, 20000), st.sampled_from(["vllm", "sglang", "tensorrt-llm"]))
+def test_one_matmul_over_all_tokens_beats_two(a, b, engine):
+    for kind in ("bf16", "fp8", "weight-only"):
+        constants = load_constants(H100, engine).gemm[kind]
+        operator = gemm(constants)
+        together = operator.seconds(a + b)
+        assert (
+            max(operator.seconds(a), operator.seconds(b))
+            <= together
+            <= operator.seconds(a) + operator.seconds(b)
+        )
+
+
+def test_experts_touched_in_expectation():
+    constants = MoEConstants(0.5, 0.9, 10.0, 2.0, 0.0, 0.5, "test")
+    experts = GroupedGemm(
+        constants, H100, "bf16", experts=8, local=8, chosen=2, hidden=64, up=128, down=64,
+        expert_bytes=1e6, activation_bytes=2,
+    )  # fmt: skip
+    assert experts.touched(1) == pytest.approx(2)
+    assert experts.touched(4) == pytest.approx(8 * (1 - 0.75**4))
+    assert experts.touched(1000) == pytest.approx(8)
+    assert experts.work(1).flops == 2 * 2 * 64 * (128 + 64)
+
+
+@given(st.integers(1, 1024), st.integers(0, 10**7), st.integers(1, 10**6))
+def test_decode_attention_grows_with_rows_and_context(rows, context, more):
+    for constants in VLLM.decode.values():
+        operator = DecodeAttention(constants, H100, 32, 8, 256.0, 128)
+        assert operator.seconds(rows, context) <= operator.seconds(rows, context + more)
+        assert operator.seconds(rows, context) <= operator.seconds(rows + 1, context)
+
+
+def test_long_decode_attention_approaches_the_bandwidth():
+    operator = DecodeAttention(VLLM.decode["bf16"], H100, 32, 8, 256.0, 128)
+    work = operator.work(128, 128 * 32768)
+    assert work.bytes == 2 * 8 * 256 * 128 * 32768
+    assert 0.85 < work.bytes / 3350e9 / operator.seconds(128, 128 * 32768) <= 1.0
+
+
+@given(st.integers(1, 8192), st.integers(0, 100_000), st.integers(1, 4096))
+def test_prefill_attention_grows_with_chunk_and_past(new, past, more):
+    for engine in ("vllm", "tensorrt-llm"):
+        operator = PrefillAttention(
+            load_constants(H100, engine).prefill["bf16"], H100, "bf16", 32, 128, 4096.0
+        )
+
+        def seconds(n, m, operator=operator):
+            return operator.seconds(n, n * (n + 2 * m), n + m, max(n, 128) / 128)
+
+        assert seconds(new, past) <= seconds(new + more, past) * (1 + 1e-12)
+        assert seconds(new, past) <= seconds(new, past + more) * (1 + 1e-12)
+
+
+@given(st.integers(2, 4096), st.integers(2, 64))
+def test_chunks_of_a_prompt_do_the_work_of_the_prompt(size, pieces):
+    """Σ n(n+2m) over the chunks of a prompt is the square of its length, however it is cut."""
+    cuts = [size * i // pieces for i in range(pieces + 1)]
+    assert sum((b - a) * (b - a + 2 * a) for a, b in pairwise(cuts)) == size**2
+
+
+def test_all_reduce_takes_the_cheaper_algorithm():
+    constants = AllReduceConstants(5.0, 0.5, 50.0, 0.8, "test")
+    link = Link("test", 450e9, 0.0)
+    operator = AllReduce(constants, link, 4, 8192.0)
+    small, large = operator.seconds(1), operator.seconds(100_000)
+    assert small == pytest.approx(5e-6 + 3 * 8192 / (0.5 * 450e9))
+    assert large == pytest.approx(50e-6 + 1.5 * 8192e5 / (0.8 * 450e9))
+    assert (operator.work(1).bound, operator.work(100_000).bound) == ("latency", "link")
+
+
+def test_a_slow_link_costs_latency_on_every_hop():
+    constants = VLLM.all_reduce["4"]
+    fast = AllReduce(constants, H100.group_link(4), 4, 8192.0).seconds(1)
+    slow = AllReduce(constants, load_gpu("l40s").group_link(4), 4, 8192.0).seconds(1)
+    assert fast < slow < inf

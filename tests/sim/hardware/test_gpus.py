@@ -1,0 +1,85 @@
+"""GPUs and links: units, names, and what software sees."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from sim.hardware import GB, GIB, list_gpus, list_links, load_gpu, load_link
+from workloads.errors import InputError
+
+SHARED = Path(__file__).parents[3].parent / "shared"
+
+
+@pytest.mark.parametrize("gpu", list_gpus(), ids=lambda g: g.name)
+def test_figures_are_in_si_units_and_plausible(gpu):
+    assert 16 * GIB < gpu.memory_bytes <= gpu.nominal_gb * GIB
+    assert gpu.memory_bytes > gpu.nominal_gb * GB * 0.94
+    assert 2e11 < gpu.bandwidth < 1e13
+    assert 5e13 < gpu.bf16 < 5e15
+    assert gpu.fp8 in (0, pytest.approx(2 * gpu.bf16, rel=0.03))
+    assert gpu.sms > 50 and gpu.pcie >= 32e9 and gpu.source
+    assert (gpu.link_bandwidth > 0) == bool(gpu.link)
+
+
+def test_an_h100_shows_less_than_its_box_says():
+    h100 = load_gpu("h100")
+    assert h100.memory_bytes / GIB == pytest.approx(79.1, abs=0.05)
+    assert h100.nominal_gb == 80
+    assert h100.flops("fp8") == pytest.approx(1978.9e12)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("H100", "h100-sxm"), ("h100_sxm", "h100-sxm"), ("H100-SXM", "h100-sxm"), ("a100", "a100-sxm"),
+     ("A100-SXM-80GB", "a100-sxm"), ("NVIDIA H200", "h200-sxm"), ("b200", "b200-sxm")],
+)  # fmt: skip
+def test_names(written, name):
+    assert load_gpu(written).name == name
+
+
+def test_names_are_unique():
+    names = [n for g in list_gpus() for n in (g.name, *g.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_unknown_gpu():
+    with pytest.raises(InputError, match="h100-sxm"):
+        load_gpu("h100-smx")
+
+
+def test_collectives_use_the_link_that_joins_the_group():
+    assert load_gpu("h100").group_link(8).bandwidth == 450e9
+    assert load_gpu("h100").group_link(16).name == "infiniband-ndr"
+    assert load_gpu("l40s").group_link(2).bandwidth == 32e9
+    assert load_gpu("a40").group_link(2).bandwidth == 56.25e9
+    assert load_gpu("a40").group_link(4).bandwidth == 32e9
+    assert load_gpu("mi300x").group_link(2).bandwidth == pytest.approx(64e9)
+    assert load_gpu("mi300x").group_link(8).bandwidth == 448e9
+    assert load_gpu("gb200").group_link(16).bandwidth == 900e9
+
+
+def test_links():
+    assert load_link("NVLink").name == "nvlink4"
+    assert load_link("infiniband").bandwidth == 50e9
+    assert load_link("pcie5").seconds(64e9) == pytest.approx(1.0, rel=1e-4)
+    assert len(list_links()) > 8
+    with pytest.raises(InputError, match="nvlink"):
+        load_link("nvlnk")
+
+
+@pytest.mark.shared
+def test_agrees_with_the_recorded_table():
+    path = SHARED / "measured" / "hardware.csv"
+    if not path.is_file():
+        pytest.skip("recorded hardware table is not here")
+    checked = 0
+    for row in csv.DictReader(path.open()):
+        if row["gpu"].startswith("TPU"):
+            continue
+        gpu = load_gpu(row["gpu"])
+        assert gpu.bandwidth == float(row["hbm_bw_gb_s"]) * 1e9
+        assert gpu.bf16 == pytest.approx(float(row["fp16_bf16_dense_tflops"]) * 1e12)
+        assert gpu.tdp_watts == float(row["tdp_w"])
+        checked += 1
+    assert checked > 20

@@ -1,0 +1,131 @@
+"""Parameter counts, KV bytes and splits, against published figures and closed forms."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from sim.models import list_models, load_model
+from workloads.errors import InputError
+
+# Counted otherwise on their pages: papers that leave out position rows, and one model without a published count.
+INEXACT = {"OPT-66B", "OPT-175B", "InternLM-20B"}
+SHARED = Path(__file__).parents[3].parent / "shared"
+
+
+@pytest.mark.parametrize("model", list_models(), ids=lambda m: m.name)
+def test_parameters_reproduce_the_published_count(model):
+    if model.name == "InternLM-20B":
+        assert model.published_params == 0
+    elif model.name in INEXACT:
+        assert model.params_total == pytest.approx(model.published_params, rel=0.001)
+    else:
+        assert model.params_total == model.published_params
+
+
+@pytest.mark.parametrize("model", list_models(), ids=lambda m: m.name)
+def test_splits_conserve_weights(model):
+    """What all GPUs of a group hold together is at least the model, and no more than replication explains."""
+    whole = model.weight_bytes("bf16" if model.dtype == "bf16" else "fp16")
+    assert whole == pytest.approx(model.params_total * 2, rel=1e-6)
+    for tp in (2, 4):
+        if model.heads % tp == 0:
+            part = model.weight_bytes("bf16" if model.dtype == "bf16" else "fp16", tp=tp)
+            assert whole / tp <= part <= whole / tp * 1.25
+
+
+def test_attention_kinds():
+    kinds = {name: load_model(name).attention for name in ("Llama-2-7B", "Llama-3-8B", "DeepSeek-V3")}
+    assert kinds == {"Llama-2-7B": "MHA", "Llama-3-8B": "GQA", "DeepSeek-V3": "MLA"}
+
+
+def test_active_parameters_of_experts():
+    mixtral = load_model("Mixtral-8x7B")
+    expert = 3 * 4096 * 14336
+    assert mixtral.params_total - mixtral.params_active == 32 * 6 * expert
+    dense = load_model("Llama-3-8B")
+    assert dense.params_active == dense.params_total
+
+
+def test_kv_bytes_follow_the_formula():
+    """2 × layers × KV heads × head dim × bytes."""
+    llama = load_model("Llama-3.1-8B")
+    assert llama.kv_bytes_per_token("fp16") == 2 * 32 * 8 * 128 * 2 == 128 * 1024
+    assert llama.kv_bytes_per_token("fp8") == 64 * 1024
+    assert llama.kv_bytes_per_token("int8") == 2 * 32 * 8 * (128 + 2)
+    assert load_model("Llama-3.1-70B").kv_bytes_per_token("fp16") == 320 * 1024
+
+
+def test_kv_heads_are_replicated_beyond_their_number():
+    llama = load_model("Llama-3.1-70B")
+    assert llama.kv_bytes_per_token("fp16", tp=8) == llama.kv_bytes_per_token("fp16", tp=16)
+
+
+def test_latent_cache_is_not_split():
+    deepseek = load_model("DeepSeek-V3")
+    assert deepseek.kv_bytes_per_token("bf16") == 61 * 576 * 2 == deepseek.kv_bytes_per_token("bf16", tp=8)
+
+
+def test_pipeline_stages_hold_the_layers_rounded_up():
+    llama = load_model("Llama-3.1-405B")
+    assert llama.kv_bytes_per_token("bf16", tp=8, pp=4) * 126 == llama.kv_bytes_per_token("bf16", tp=8) * 32
+
+
+def test_seventy_billion_in_sixteen_bit_is_141_gigabytes():
+    assert load_model("Llama-3-70B").weight_bytes("bf16") == pytest.approx(141.1e9, rel=0.001)
+
+
+def test_eight_billion_in_three_precisions():
+    """16 / 8 / 4 GB, as far as the layers that stay in 16 bit allow."""
+    llama = load_model("Llama-3-8B")
+    sizes = [llama.weight_bytes(mode) / 1e9 for mode in ("bf16", "int8", "awq-int4")]
+    assert sizes == pytest.approx([16.06, 9.08, 5.73], abs=0.02)
+
+
+def test_native_quantization_decides_auto():
+    assert load_model("gpt-oss-20b").weight_bytes() < load_model("gpt-oss-20b").weight_bytes("bf16") / 2.5
+    assert load_model("gpt-oss-20b").weight_bytes() == pytest.approx(
+        13.8e9, rel=0.02
+    )  # the checkpoint's size
+    assert load_model("DeepSeek-V3").weight_bytes() == pytest.approx(672e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "pp", "ep", "dp", "match"),
+    [
+        ("Llama-3-8B", 3, 1, 1, 1, "32 attention heads"),
+        ("Llama-3-8B", 1, 33, 1, 1, "32 layers"),
+        ("Llama-3-8B", 2, 1, 2, 1, "no experts"),
+        ("Mixtral-8x7B", 1, 1, 3, 4, "8 experts"),
+        ("Mixtral-8x7B", 2, 1, 8, 1, "does not fit"),
+        ("Llama-3-8B", 0, 1, 1, 1, "at least 1"),
+    ],
+)
+def test_impossible_splits_are_refused(model, tp, pp, ep, dp, match):
+    with pytest.raises(InputError, match=match):
+        load_model(model).check_parallel(tp, pp, ep, dp)
+
+
+def test_experts_are_split_first_by_number_then_by_width():
+    mixtral = load_model("Mixtral-8x7B")
+    by_width = {x.name: x for x in mixtral.linears(tp=4, ep=1)}["expert_gate_up_proj"]
+    by_number = {x.name: x for x in mixtral.linears(tp=4, ep=4)}["expert_gate_up_proj"]
+    both = {x.name: x for x in mixtral.linears(tp=4, ep=2)}["expert_gate_up_proj"]
+    assert (by_width.copies, by_width.n) == (8, 2 * 14336 // 4)
+    assert (by_number.copies, by_number.n) == (2, 2 * 14336)
+    assert (both.copies, both.n) == (4, 2 * 14336 // 2)
+
+
+@pytest.mark.shared
+def test_agrees_with_the_recorded_table():
+    path = SHARED / "measured" / "models.csv"
+    if not path.is_file():
+        pytest.skip("recorded model table is not here")
+    seen = 0
+    for row in csv.DictReader(path.open()):
+        model = load_model(row["hf_id"])
+        assert model.kv_bytes_per_token("fp16") == int(row["kv_bytes_per_token_fp16"]), row["model"]
+        # A few rows leave out biases or a separate LM head that the page counts.
+        assert model.params_active == pytest.approx(int(row["params_active"]), rel=0.006), row["model"]
+        seen += 1
+    assert seen > 40

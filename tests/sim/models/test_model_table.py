@@ -1,0 +1,74 @@
+"""Finding models by the names people use."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.models import find_model, list_models, load_model
+from workloads.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("meta-llama/Meta-Llama-3-8B", "Llama-3-8B"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "Llama-3-8B"),
+        ("Meta-Llama-3-70B", "Llama-3-70B"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"),
+        ("LLAMA-3.1-8b", "Llama-3.1-8B"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "Llama-3.3-70B"),
+        ("meta-llama/Llama-2-7b-chat-hf", "Llama-2-7B"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "Mistral-7B-v0.3"),
+        ("Mixtral-8x7B-Instruct-v0.1", "Mixtral-8x7B"),
+        ("Qwen/Qwen2-7B-Instruct", "Qwen2-7B"),
+        ("google/gemma-2-9b-it", "Gemma-2-9B"),
+        ("deepseek-ai/DeepSeek-R1", "DeepSeek-V3"),
+    ],
+)
+def test_names(written, name):
+    assert load_model(written).name == name
+
+
+def test_context_lengths_differ_where_shapes_do_not():
+    assert load_model("Llama-3-8B").max_position == 8192
+    assert load_model("Llama-3.1-8B").max_position == 131072
+    assert load_model("Llama-3-8B").params_total == load_model("Llama-3.1-8B").params_total
+
+
+@pytest.mark.parametrize(
+    ("written", "mode"),
+    [
+        ("nvidia/Llama-3.1-8B-Instruct-FP8", "fp8"),
+        ("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8-dynamic", "fp8-dynamic"),
+        ("Qwen/Qwen3-8B-FP8", "fp8-block"),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "awq-int4"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "gptq-int4"),
+    ],
+)
+def test_quantized_checkpoints_say_so(written, mode):
+    assert load_model(written).native_quantization == mode
+
+
+@pytest.mark.parametrize("model", list_models(), ids=lambda m: m.name)
+def test_every_model_is_found_by_name_and_id(model):
+    assert find_model(model.name.upper()) is model
+    assert find_model(model.hf_id) is model
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(InputError, match=r"Llama-3-8B") as caught:
+        load_model("lama-3-8b")
+    assert "did you mean" in str(caught.value)
+
+
+def test_a_path_that_is_not_there_is_not_a_name():
+    with pytest.raises(InputError, match="no model folder"):
+        load_model("./nowhere/at-all")
+
+
+@given(st.text(max_size=40))
+def test_any_text_gives_a_model_or_an_input_error(text):
+    with suppress(InputError):
+        assert find_model(text).layers > 0
