@@ -36,7 +36,7 @@ def describe(traffic: Traffic, block_size: int = 16) -> dict[str, Any]:
     """
     roots = traffic.arrival[traffic.parent < 0]
     gaps = np.diff(roots)
-    duration = traffic.duration
+    duration = traffic.duration if traffic.duration > 1e-9 else 0.0  # a rate of more says nothing
     counts = per_minute(traffic)
     sharing = prefix_sharing(traffic, block_size)
     in_sessions = len(roots) < len(traffic)

@@ -6,7 +6,7 @@ law leaves every other draw as it was: the same arrivals with longer answers, no
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,5 +20,7 @@ class Streams:
 
     def get(self, purpose: str, *numbers: int) -> np.random.Generator:
         """A fresh generator for `purpose`, always from the start of its stream."""
-        key = [abs(int(self.seed)), int(self.seed < 0), zlib.crc32(purpose.encode()), *numbers]
-        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+        # hashed, since numpy pads seeds with zeros: as plain words (1,) and (1, 0) would be the same stream
+        name = "/".join(map(str, (int(self.seed), purpose, *numbers)))
+        key = hashlib.blake2b(name.encode(), digest_size=16).digest()
+        return np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))

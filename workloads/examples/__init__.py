@@ -2,7 +2,7 @@
 
     bench run workloads/examples/chat-h100.yaml
 
-The traces are synthetic, to the statistics of published ones; each `traces/NAME.synth.yaml` says which and how near.
+The traces are synthetic, to the statistics of published ones; each `traces/NAME.synth.yaml` says which.
 """
 
 from __future__ import annotations

@@ -93,6 +93,7 @@ def _span(value: float | str | None, key: str, default: Any) -> Any:
 def _sizes(traffic: Traffic) -> str:
     """Duration, rate and lengths in one line: what shows swapped units at a glance."""
     size, duration = len(traffic), traffic.duration
-    rate = f", {((traffic.parent < 0).sum() - 1) / duration:.3g} a second" if duration > 0 else ""
+    arrivals = int((traffic.parent < 0).sum())
+    rate = f", {(arrivals - 1) / duration:.3g} a second" if duration > 0 else ""
     means = f"{traffic.input_tokens.mean():,.1f} in and {traffic.output_tokens.mean():,.1f} out"
     return f"{size:,} requests over {duration:,.1f} s{rate}; on average {means}"

@@ -46,7 +46,7 @@ def whole_numbers(rows: Rows, column: str, values: Sequence, minimum: int | None
         if values and isinstance(values[0], str):
             result = np.fromiter(map(int, values), np.int64, len(values))
         else:
-            result = np.asarray(values)
+            result = _array(values)
             if result.dtype != np.int64:
                 raise ValueError
     except (ValueError, OverflowError, TypeError):
@@ -62,7 +62,7 @@ def real_numbers(rows: Rows, column: str, values: Sequence, minimum: float | Non
         if values and isinstance(values[0], str):
             result = np.fromiter(map(float, values), np.float64, len(values))
         else:
-            result = np.asarray(values)
+            result = _array(values)
             if result.dtype.kind not in "if":
                 raise ValueError
             result = result.astype(np.float64)
@@ -72,6 +72,12 @@ def real_numbers(rows: Rows, column: str, values: Sequence, minimum: float | Non
     if minimum is not None:
         rows.require(result >= minimum, column, values, f"must be at least {minimum:g}")
     return result
+
+
+def _array(values: Sequence) -> np.ndarray:
+    if isinstance(values, list) and any(v is True or v is False for v in values):
+        raise ValueError  # numpy would take them for 1 and 0
+    return np.asarray(values)
 
 
 def _real(rows: Rows, column: str, row: int, value: object) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -56,13 +57,12 @@ class Objects:
         Raises:
             InputError: one of them is so near to a known one that it must be a slip.
         """
-        known = set(known)
-        strange = sorted(set().union(*self.objects) - known)
+        known = list(known)
+        strange = sorted(set().union(*self.objects) - set(known))
         for name in strange:
-            error = unknown_name("field", name, known)
-            if error.hint and error.hint.startswith("did you mean"):
+            if near := difflib.get_close_matches(name, known, n=1, cutoff=0.8):
                 row = next(i for i, o in enumerate(self.objects) if name in o)
-                raise self.rows.error(row, name, "unknown field", error.hint)
+                raise self.rows.error(row, name, "unknown field", f"did you mean {near[0]}?")
         return strange
 
 

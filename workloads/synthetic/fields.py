@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -44,7 +45,8 @@ class Section:
         if name in self:
             return self.data[name]
         if default is REQUIRED:
-            raise self.error(name, "is missing")
+            slips = difflib.get_close_matches(name, [str(k) for k in self.data if k not in self._asked], n=1)
+            raise self.error(name, "is missing", f"there is {slips[0]!r} instead" if slips else None)
         return default
 
     def number(

@@ -1,0 +1,48 @@
+import pytest
+
+from workloads.errors import InputError
+from workloads.readers import read_trace
+from workloads.readers.lengths import read_lengths
+
+
+def test_lengths_without_times_all_arrive_at_once_and_say_so(file):
+    traffic = read_lengths(file("l.csv", "num_prefill_tokens,num_decode_tokens,ratio\n10,2,5.0\n20,4,5.0\n"))
+    assert traffic.arrival.tolist() == [0, 0]
+    assert traffic.input_tokens.tolist() == [10, 20]
+    assert any("no arrival times" in note for note in traffic.notes)
+
+
+def test_lengths_with_times_and_other_names(file):
+    path = file("l.csv", "when,a,b\n2000,10,2\n1000,20,4\n")
+    traffic = read_lengths(path, time_column="when", input_column="a", output_column="b", time_unit="ms")
+    assert traffic.arrival.tolist() == [1, 2]
+    assert traffic.input_tokens.tolist() == [20, 10]
+    assert any("read in ms" in note for note in traffic.notes)
+
+
+def test_arrivals_can_be_given(file):
+    path = file("l.csv", "input_tokens,output_tokens\n" + "5,6\n" * 200)
+    traffic = read_trace(path, arrivals={"process": "constant", "rate": 4})
+    assert traffic.duration == pytest.approx(199 / 4)
+    assert any("arrivals replaced: constant" in note for note in traffic.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "no column of input lengths; the file has when, a, b"),
+        ({"input_column": "aa"}, "unknown column 'aa'"),
+        ({"input_column": "a", "output_column": "b", "time_column": "whem"}, "did you mean when"),
+    ],
+)
+def test_columns_that_are_not_there(file, options, said):
+    with pytest.raises(InputError, match=said):
+        read_lengths(file("l.csv", "when,a,b\n1,2,3\n"), **options)
+
+
+@pytest.mark.shared
+def test_recorded_lengths(recorded):
+    arxiv = read_trace(recorded / "arxiv_summarization_lengths.csv.gz")
+    assert (len(arxiv), round(arxiv.input_tokens.mean(), 1)) == (28_257, 2588.1)
+    sharegpt = read_trace(recorded / "sharegpt_300_lengths.csv")
+    assert (len(sharegpt), round(sharegpt.duration, 1)) == (300, 29.1)
