@@ -91,9 +91,9 @@ class Timeline:
     Attributes:
         time: float64, start of each bucket (seconds); the last may be cut short. width: float, seconds.
         running, waiting, swapped: float64, mean numbers of sequences.
-        kv_used, kv_cached, kv_reserved, kv_internal, kv_external, kv_free: float64, mean tokens of KV: live; free but holding a
-            cached prefix; set aside for tokens that will come; never to be used inside a block or slab; free but
-            unusable in holes; truly free. They add up to the pool.
+        kv_used, kv_cached, kv_reserved, kv_internal, kv_external, kv_free: float64, mean tokens of KV: live; free but
+            holding a cached prefix; set aside for tokens that will come; never to be used inside a block or slab; free
+            but unusable in holes; truly free. They add up to the pool.
         steps: int64, engine steps. prefill_tokens, decode_tokens: int64, tokens computed.
         output_tokens: int64, tokens handed out. arrivals, finished, refused, preemptions: int64.
         cached_tokens: int64, prompt tokens served from cache.
@@ -130,13 +130,15 @@ class RunData:
     Attributes:
         info: JSON-ready facts about the run that metrics need and columns cannot hold, always with:
             `name`, `seed`, `backend`, `load` ({"mode": "open"|"closed", "concurrency"?: int, …}), `slo`
-            ({"ttft_ms"?, "tpot_ms"?, "e2e_ms"?}), `kv_pool_tokens`, `kv_block_tokens`, `kv_bytes_per_token`, `max_num_seqs`, `gpus` (count),
-            `complete` (False after Ctrl-C), `end` (seconds of simulated or wall time at which the run stopped).
+            ({"ttft_ms"?, "tpot_ms"?, "e2e_ms"?}), `kv_pool_tokens`, `kv_block_tokens`, `kv_bytes_per_token`,
+            `max_num_seqs`, `gpus` (count), `complete` (False after Ctrl-C), `end` (seconds of simulated or wall time at
+            which the run stopped).
         config: the resolved configuration, nested dicts of plain values, and where each value came from
             ({"value": …, "source": "user"|"preset"|"derived"} leaves).
         provenance: sources of cost figures, list of {"what", "value", "source"}.
         warnings: sentences for the user. notes: things done to the traffic.
-        host: not reproducible: machine, wall seconds, simulator speed, versions.
+        host: not reproducible: `machine`, `wall_seconds` (of the run itself, from which reports tell the simulator's
+            speed), `date`, whatever else is worth keeping.
     """
 
     requests: Requests

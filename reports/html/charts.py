@@ -207,7 +207,17 @@ def _binned(d: Distribution, edges: np.ndarray) -> np.ndarray:
     return np.diff(below)
 
 
-def chart_data(kind, x: Scale, y: Scale, xs, names, values, unit: str, x_unit: str) -> dict:
+def chart_data(
+    kind: str,
+    x: Scale,
+    y: Scale,
+    xs: Sequence[float],
+    names: Sequence[str],
+    values: Sequence[Sequence[float]],
+    unit: str,
+    x_unit: str,
+) -> dict:
+    """What the page's script reads of a figure. `kind`: "lines" | "stack" | "hist" | "points"."""
     return {
         "kind": kind,
         "x": rounded(xs),

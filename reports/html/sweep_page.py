@@ -180,7 +180,14 @@ def _ttft(sweep: Sweep, slo: dict) -> list[Figure]:
         return [_loaded(sweep, "ttft", "TTFT against load", lines, "TTFT, ms", limit)]
     stats = (("p50", "median_ttft_ms"), ("p95", "p95_ttft_ms"), ("p99", "p99_ttft_ms"))
     return [
-        _loaded(sweep, f"ttft_{stat}", f"TTFT {stat} against load", sweep.curves(_axis, _take(key)), "TTFT, ms", limit)
+        _loaded(
+            sweep,
+            f"ttft_{stat}",
+            f"TTFT {stat} against load",
+            sweep.curves(_axis, _take(key)),
+            "TTFT, ms",
+            limit,
+        )
         for stat, key in stats
     ]
 

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+import re
+import time
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_runs import make_requests, make_run, simulated_run
+
+from reports.html import render_report, render_sweep
+from reports.html.charts import distribution
+from reports.html.curves import pareto
+from reports.html.scales import Scale, fit, linear_ticks, log_ticks, tick_label
+from reports.html.template import script_json
+from reports.metrics import summarize
+from reports.percentiles import Distribution
+from reports.run_data import TokenTimes
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> 名前 \"'&"
+VOID = {"meta", "link", "input", "br", "img", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects tags, attributes and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.stack, self.tags, self.attributes, self.text = [], [], [], []
+        self.feed(page)
+        self.close()
+        assert not self.stack, self.stack
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def page_of(run) -> str:
+    return render_report(run, summarize(run))
+
+
+@pytest.fixture(scope="module")
+def run():
+    return simulated_run(400, 20, pool=12_000, refuse=0.03)
+
+
+@pytest.fixture(scope="module")
+def points():
+    found = []
+    for limit in (16, 128):
+        for rate in (2, 4, 8, 16, 32, 64):
+            summary = summarize(simulated_run(150, rate, max_num_seqs=limit), with_intervals=False)
+            found.append({"settings": {"load.rate": rate, "engine.max_num_seqs": limit}, "summary": summary})
+    return found
+
+
+def outside(page: str) -> list[str]:
+    """References to anything that is not in the page."""
+    found = [
+        v for _, name, v in Page(page).attributes if name in ("src", "href", "action", "data", "srcset") and v
+    ]
+    return [v for v in found if not v.startswith(("#", "data:"))] + re.findall(
+        r"url\((?!['\"]?data:)[^)]*\)|@import", page
+    )
+
+
+def test_a_report_is_whole_and_alone(run):
+    page = page_of(run)
+    parsed = Page(page)
+    text = " ".join(parsed.text)
+    for words in (
+        "chat on one H100", "Output throughput", "TTFT", "TPOT", "ITL", "E2E latency", "KV cache occupancy", "Glossary",
+        "Running and waiting", "What a step computes", "engine.scheduler.max_num_seqs", "longer than the context",
+        "fit to published measurements", "times real time", "Overloaded"[1:], "p99",
+    ):  # fmt: skip
+        assert words in text, words
+    assert outside(page) == []
+    assert parsed.tags.count("svg") == 10
+    assert "NaN" not in page
+    assert "nan" not in re.findall(r"\b(nan|inf)\b", page)
+    assert ("link", "rel", "icon") in parsed.attributes
+
+
+def test_data_of_the_figures_is_json(run):
+    page = page_of(run)
+    data = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S).group(1))
+    assert {"ttft", "tpot", "itl", "e2el", "throughput", "queue", "batch", "kv"} <= set(data)
+    layers = np.array(data["kv"]["y"])
+    assert layers.sum(axis=0) == pytest.approx(100, abs=0.1)
+    assert sum(data["ttft"]["y"][0]) == pytest.approx(100, abs=0.5)
+    total = sum(data["throughput"]["y"][0]) / len(data["throughput"]["x"])
+    assert total == pytest.approx(run.timeline.output_tokens.sum() / run.info["end"], rel=0.02)
+
+
+def test_hostile_names_stay_text(run):
+    bad = simulated_run(30, 10)
+    bad.info |= {"name": HOSTILE, "backend": HOSTILE, "gpus": HOSTILE}
+    bad.config = {HOSTILE: {"value": HOSTILE, "source": HOSTILE}}
+    bad.warnings, bad.notes = [HOSTILE], [HOSTILE * 50]
+    bad.provenance = [{"what": HOSTILE, "value": HOSTILE, "source": HOSTILE}]
+    bad.host = {HOSTILE: HOSTILE}
+    bad.requests.status[0], bad.requests.reason[0] = "refused", HOSTILE
+    page = page_of(bad)
+    clean = Page(page_of(simulated_run(30, 10)))
+    found = Page(page)
+    assert found.tags.count("script") == clean.tags.count("script") == 2
+    assert found.tags.count("img") == 0
+    assert not [name for _, name, _ in found.attributes if name.startswith("on")]
+    assert HOSTILE in "".join(found.text)
+
+
+def test_scripts_cannot_be_closed_from_within():
+    text = script_json({"a": "</script><!--\u2028"})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": "</script><!--\u2028"}
+
+
+@pytest.mark.parametrize("timeline", [True, False])
+def test_a_run_in_which_nothing_finished(timeline):
+    if timeline:
+        run = simulated_run(100, 40, cut=0.05)
+    else:
+        r = make_requests(
+            3, status="refused", reason="too long", finish=np.nan, first_token=np.nan, admitted=np.nan
+        )
+        run = make_run(r)
+    assert not (run.requests.status == "finished").any()
+    page = page_of(run)
+    Page(page)
+    assert "nothing to show" in page
+    assert "Nothing finished" in page
+
+
+def test_no_requests_and_one_request():
+    Page(page_of(make_run(make_requests(0))))
+    Page(page_of(simulated_run(1, 1)))
+
+
+def test_a_hundred_thousand_requests_make_a_small_page_in_a_moment():
+    n, steps = 100_000, 200_000
+    rng = np.random.default_rng(0)
+    first = np.sort(rng.integers(0, steps - 200, n))
+    ends = np.cumsum(rng.uniform(0.005, 0.02, steps))
+    length = rng.integers(1, 200, n)
+    start = ends[first] - 0.001
+    r = make_requests(
+        n, sent=start - 0.2, queued=start - 0.19, admitted=start - 0.1, first_token=start,
+        finish=ends[first + length - 1], output_tokens=length + 1,
+    )  # fmt: skip
+    small = simulated_run(50, 10, width=0.001)  # thousands of buckets
+    run = make_run(
+        r, TokenTimes(np.arange(n), start, first, length, ends), small.timeline, kv_pool_tokens=60_000
+    )
+    assert len(run.timeline.time) > 3000
+    begin = time.process_time()
+    page = page_of(run)
+    assert time.process_time() - begin < 10
+    assert len(page.encode()) < 1_000_000
+
+
+def test_percentiles_are_marked_only_where_they_exist():
+    few = distribution("ttft", "TTFT", Distribution.of(np.linspace(0.1, 1, 30))).svg
+    assert ">p50" in few
+    assert ">p95" in few
+    assert ">p99" not in few
+    assert ">p99" in distribution("ttft", "TTFT", Distribution.of(np.linspace(0.1, 1, 100))).svg
+
+
+@given(st.lists(st.floats(0, 1e5), min_size=1, max_size=60))
+def test_every_value_is_in_a_bin(values):
+    figure = distribution("x", "X", Distribution.of(np.array(values)))
+    assert sum(figure.data["y"][0]) == pytest.approx(100, abs=0.5)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_linear_ticks_are_round_and_inside(low, reach):
+    ticks = linear_ticks(low, low + reach)
+    assert all(low - 1e-6 * reach <= t <= low + reach * (1 + 1e-6) for t in ticks)
+    assert len(ticks) <= 7
+
+
+@given(st.floats(1e-6, 1e5), st.floats(1.2, 1e6))
+def test_log_ticks_are_few_and_inside(low, ratio):
+    ticks = log_ticks(low, low * ratio)
+    assert 1 <= len(ticks) <= 9
+    assert all(low * 0.99 <= t <= low * ratio * 1.01 for t in ticks)
+
+
+def test_scales_and_labels():
+    assert Scale(0, 10, 100, 200)(5) == 150
+    assert Scale(1, 100, 0, 100, log=True)(10) == 50
+    assert Scale(0, 10, 0, 100)(99) == 100
+    assert fit([]) == (0.0, 1.0)
+    assert fit([3, 97]) == (0.0, 100.0)
+    assert [tick_label(v) for v in (0, 0.5, 250, 1500, 20_000, 3e6)] == [
+        "0",
+        "0.5",
+        "250",
+        "1.5k",
+        "20k",
+        "3M",
+    ]
+
+
+def test_pareto_front():
+    assert pareto([(1, 5), (2, 4), (2, 3), (3, 1), (1, 1)]) == [(1, 5), (2, 4), (3, 1)]
+    assert pareto([(1, 1), (2, 2), (2, 3), (3, 9), (3, 8), (0, 5)], low_y=True) == [(1, 1), (2, 2), (3, 8)]
+
+
+def test_sweep_of_one_axis(points):
+    page = render_sweep(points[:6], ["load.rate"], name="rates", slo={"ttft_ms": 500})
+    Page(page)
+    assert outside(page) == []
+    for words in ("Throughput against load", "TTFT against load", "SLO 500 ms", "Knee: beyond", "knee at"):
+        assert words in page, words
+
+
+def test_sweep_of_two_axes_has_a_series_each(points):
+    page = render_sweep(points, ["load.rate", "engine.max_num_seqs"])
+    data = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S).group(1))
+    assert data["throughput"]["names"] == ["max_num_seqs 16", "max_num_seqs 128"]
+    assert len(data["throughput"]["points"]) == 12
+    assert "TTFT p99 against load" in page
+
+
+def test_sweep_with_failures_names_and_links(points):
+    odd = [
+        {"settings": {"engine.scheduler": HOSTILE}, "summary": points[0]["summary"], "path": "points/0"},
+        {
+            "settings": {"engine.scheduler": "static"},
+            "summary": points[1]["summary"],
+            "path": "javascript:alert(1)",
+        },
+        {"settings": {"engine.scheduler": "orca"}, "summary": None, "error": HOSTILE},
+    ]
+    page = render_sweep(odd, ["engine.scheduler"], name=HOSTILE, notes=[HOSTILE], warnings=[HOSTILE])
+    parsed = Page(page)
+    assert parsed.tags.count("script") == 2
+    assert outside(page) == ["points/0/report.html"]
+    Page(render_sweep([odd[2]], ["engine.scheduler"]))
+    Page(render_sweep([], []))
