@@ -120,7 +120,8 @@ def _marks(marks: Marks, x: Scale, y: Scale) -> list[str]:
     if marks.limit:
         value, label = marks.limit
         parts.append(line(x.start, y(value), x.end, y(value), "limit"))
-        parts.append(text(x.start + 6, y(value) - 5, label, kind="mark"))
+        # below the line where the axis title stands above it
+        parts.append(text(x.start + 6, y(value) + (14 if y(value) < TOP + 14 else -5), label, kind="mark"))
     if len(marks.front) > 1:
         parts.append(f'<path d="{path([(x(a), y(b)) for a, b in marks.front])}" class="front"/>')
     if marks.knee:
