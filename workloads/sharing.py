@@ -82,15 +82,31 @@ def matched_tokens(traffic: Traffic) -> np.ndarray:
     if traffic.spans is None:
         return matched
     root: dict = {}
-    start = traffic.spans.start.tolist()
-    content, offset = traffic.spans.content.tolist(), traffic.spans.offset.tolist()
-    length, output = traffic.spans.length.tolist(), traffic.output_tokens.tolist()
+    shared, quoted = _shared(traffic)
+    start, output = traffic.spans.start.tolist(), traffic.output_tokens.tolist()
+    columns = (traffic.spans.content, traffic.spans.offset, traffic.spans.length)
+    every = list(zip(*(column.tolist() for column in columns), strict=True))
     for row in range(len(traffic)):
         part = range(start[row], start[row + 1])
-        spans = [(content[k], offset[k], length[k]) for k in part]
-        spans.append((answer_content(row), 0, output[row]))
+        # behind what only this row has nothing can be found by another: the tree need not know it
+        end = next((k for k in part if not shared[k]), part.stop)
+        spans = every[part.start : end]
+        if end == part.stop and quoted[row]:
+            spans.append((answer_content(row), 0, output[row]))
         matched[row] = min(_insert(root, spans), int(traffic.input_tokens[row]))
     return matched
+
+
+def _shared(traffic: Traffic) -> tuple[list[bool], list[bool]]:
+    """For each span whether another row has its content, and for each row whether its answer is quoted."""
+    assert traffic.spans is not None
+    contents, which = np.unique(traffic.spans.content, return_inverse=True)
+    row = np.repeat(np.arange(len(traffic)), np.diff(traffic.spans.start))
+    pairs = np.unique(which * len(traffic) + row)  # a row that has a content twice counts once
+    rows = np.bincount(pairs // len(traffic), minlength=len(contents))
+    answers = (contents >= 0) & (contents & 1 == 1)  # the row that gave the answer has it too
+    quoted = np.isin(2 * np.arange(len(traffic)) + 1, contents[answers])
+    return ((rows > 1) | answers)[which].tolist(), quoted.tolist()
 
 
 def _insert(node: dict, spans: list[tuple[int, int, int]]) -> int:

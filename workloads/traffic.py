@@ -46,8 +46,7 @@ def answer_content(row: int) -> int:
     return 2 * row + 1
 
 
-@dataclass(slots=True)
-class Request:
+class Request(NamedTuple):
     """One row of a `Traffic`, as the engine receives it.
 
     `output_tokens` is the truth and belongs to the executor alone. `arrival` is in seconds.

@@ -84,6 +84,12 @@ def test_figure():
     figure(Traffic([0.0], [3], [4])).canvas.draw()
 
 
+SHARING = {
+    "mooncake_conversation_trace.jsonl.gz": (36.6, 37.4, 99.99, 182_790, 288_500),
+    "mooncake_synthetic_trace.jsonl.gz": (64.0, 65.1, 44.6, 43_924, 121_877),
+}
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "rows", "span", "rate", "cv", "inputs", "outputs"),
@@ -123,3 +129,12 @@ def test_recorded_traces(recorded, name, rows, span, rate, cv, inputs, outputs):
         assert found[column]["mean"] == pytest.approx(wanted[0], abs=0.051)
         assert found[column]["p50"] == pytest.approx(wanted[1], abs=0.51)
         assert found[column]["p95"] == pytest.approx(wanted[2], abs=1)
+    if name in SHARING:
+        blocks, tokens, requests, distinct, everything = SHARING[name]
+        prefix = found["prefix"]
+        assert 100 * prefix["block_share"] == pytest.approx(blocks, abs=0.05)
+        assert 100 * prefix["token_share"] == pytest.approx(tokens, abs=0.05)
+        assert 100 * prefix["request_share"] == pytest.approx(requests, abs=0.05)
+        assert (prefix["distinct_blocks"], prefix["blocks"]) == (distinct, everything)
+    else:
+        assert found["prefix"]["token_share"] == 0

@@ -99,7 +99,7 @@ def test_scaling_the_rate_moves_times_only(same):
             scale_rate(plain(), factor)
 
 
-@settings(max_examples=30)
+@settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 999), amount=st.one_of(st.floats(0.01, 1.0), st.integers(1, 90)))
 def test_samples_are_whole_sessions_in_order(seed, amount):
     traffic = chat(seed=seed % 5)
@@ -192,7 +192,7 @@ def test_a_prompt_that_fills_the_context_is_left_to_the_engine():
 
 
 def test_cut_answers_are_quoted_as_they_were_given():
-    """Row 0 gives 8 of 20 tokens; row 1 quotes these, which leaves its answer more room; row 2 quotes both."""
+    """Row 0 gives 8 of 20 tokens; row 1 quotes these, which leaves its answer more room; 2 quotes both."""
     prompts = [
         [(private_content(0), 0, 10)],
         [(private_content(0), 0, 10), (answer_content(0), 0, 20), (private_content(1), 0, 5)],
@@ -212,7 +212,7 @@ def test_cut_answers_are_quoted_as_they_were_given():
     assert traffic.input_tokens.tolist() == [10, 35, 18]  # the original is as it was
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 99),
     rule=st.sampled_from(
@@ -234,6 +234,7 @@ def test_the_truth_never_exceeds_the_limit(seed, rule, context):
         assert traffic.request(row).prompt[: len(parent.prompt)] == parent.prompt
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**52))
 def test_powers_of_two(value):
     found = int(declare(lengths([1], [value]), "next_power_of_two").max_tokens[0])

@@ -39,7 +39,7 @@ def traffics(draw) -> Traffic:
     )  # fmt: skip
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(traffic=traffics(), ending=st.sampled_from([".jsonl", ".jsonl.gz"]))
 def test_what_is_written_is_read_back_exactly(tmp_path, same, traffic, ending):
     traffic.validate()

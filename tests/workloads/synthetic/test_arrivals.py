@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workloads.errors import InputError
@@ -91,6 +91,7 @@ def test_normalize_puts_the_last_at_n_over_rate(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
+@settings(deadline=None)
 @given(seed=st.integers(-3, 10**9), few=st.integers(0, 50), more=st.integers(0, 300))
 def test_times_are_sorted_finite_and_only_grow_with_the_count(name, seed, few, more):
     made = process(name)

@@ -132,7 +132,7 @@ def test_pairs_of_a_trace(file):
     assert np.all(traffic.arrival == 0)
 
 
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 2**40),
     requests=st.integers(1, 60),

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workloads.errors import InputError
@@ -98,6 +98,7 @@ def test_spans_of_time():
     assert parse_law(0, "think", Reading(time=True)).sample(np.random.default_rng(0), 1) == 0.0
 
 
+@settings(deadline=None)
 @given(
     section=st.one_of(
         st.builds(lambda v: v, st.integers(1, 10**6)),
