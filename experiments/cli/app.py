@@ -34,7 +34,8 @@ class Bench(TyperGroup):
             raise
         except TwinserveError as error:
             _say(f"error: {error}" if "\n" not in str(error) else f"errors:\n{error}")
-            code = error.exit_code
+            # 1 says that a gate failed and nothing else, so a plug-in's fault is wrong input too.
+            code = error.exit_code if error.exit_code != 1 else 2
         except KeyboardInterrupt:
             _say("interrupted")
             code = INTERRUPTED

@@ -55,7 +55,7 @@ def inspect(
     from workloads.inspect import describe, histogram
 
     if trace.suffix in (".yaml", ".yml"):
-        traffic = _of_workload(options.load(trace))
+        traffic = _specified(trace, None, None)
     else:
         traffic = _read(trace, format, start, duration, rate_scale, limit, option)
     facts = describe(traffic, block_size)
@@ -103,21 +103,37 @@ def synth(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write the traffic of a workload file as a trace, so that others can replay exactly these requests.
+    """Write the traffic of a workload file as a trace.
+
+    Others can then replay exactly these requests. A `.synth.yaml` specification, as the bundled traces have, is taken
+    too.
 
     \b
     Examples:
       bench trace synth workload.yaml requests.jsonl
       bench trace synth workload.yaml busy.jsonl --set traffic.synthetic.arrivals.rate=30 --seed 7
     """
-    _write(_of_workload(options.load(file, settings, seed=seed)), out, overwrite, quiet)
+    _write(_specified(file, seed, settings), out, overwrite, quiet)
 
 
 def _of_workload(workload: Any) -> Traffic:
-    """The traffic of a workload's file, before any limit is declared for it."""
+    """The traffic of a workload, before any limit is declared for it."""
     from experiments.traffic import make_traffic
 
     return make_traffic(workload)
+
+
+def _specified(file: Path, seed: int | None, settings: list[str] | None) -> Traffic:
+    """The traffic of a workload file, or of a `.synth.yaml` specification as the bundled traces have."""
+    if not file.name.endswith(".synth.yaml"):
+        return _of_workload(options.load(file, settings, seed=seed))
+    from workloads.errors import InputError, Place
+    from workloads.examples import make, read_synth
+
+    if settings:
+        place = Place(file=str(file))
+        raise InputError("--set changes workload files, not a specification", place=place, hint="edit a copy")
+    return make(file if seed is None else {**read_synth(file), "seed": seed})
 
 
 def _read(

@@ -224,6 +224,18 @@ def test_traces_are_inspected_converted_and_made(write: Callable[..., Path], tmp
     assert bench("trace", "inspect", made, "--start", "soon").exit_code == 2
 
 
+def test_a_bundled_trace_is_what_its_specification_makes(tmp_path: Path) -> None:
+    import gzip
+
+    folder = ROOT / "workloads" / "examples" / "traces"
+    assert bench("trace", "synth", folder / "code.synth.yaml", tmp_path / "code.jsonl", "-q").exit_code == 0
+    assert (tmp_path / "code.jsonl").read_bytes() == gzip.decompress((folder / "code.jsonl.gz").read_bytes())
+    other = bench("trace", "synth", folder / "code.synth.yaml", tmp_path / "other.jsonl", "--seed", "5", "-q")
+    assert other.exit_code == 0
+    assert (tmp_path / "other.jsonl").read_bytes() != (tmp_path / "code.jsonl").read_bytes()
+    assert bench("trace", "synth", folder / "code.synth.yaml", tmp_path / "x.jsonl", "--set", "a=1").exit_code == 2
+
+
 def test_doctor_sees_this_installation() -> None:
     found = {f["what"]: f for f in json.loads(bench("doctor", "--json").stdout)}
     assert found["python"]["state"] == found["pydantic"]["state"] == found["packages"]["state"] == "ok"

@@ -16,6 +16,7 @@ from experiments.schema import EngineSection, KVSection, ParallelSection, Schedu
 from experiments.workload_file import WorkloadErrors, load_workload, parse_override, point_workload
 from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
 from workloads.errors import InputError
+from workloads.examples import workload_paths
 
 Write = Callable[..., Path]
 MODEL = "model: meta-llama/Meta-Llama-3-8B\n"
@@ -322,6 +323,11 @@ def test_paths_start_from_the_file_and_the_hint_says_so(
 @pytest.mark.parametrize("value", ['"a\\0b.csv"', "x" * 5000, "~nobody-here/x", '""', "/dev/null", "../../../../x"])
 def test_hostile_trace_paths(value: str, write: Write) -> None:
     assert "w.yaml:3: traffic.trace.path" in said(write(HEAD + f"traffic: {{trace: {{path: {value}, limt: 3}}}}\n"))
+
+
+@pytest.mark.parametrize("path", workload_paths(), ids=lambda path: path.name)
+def test_the_bundled_workloads_are_valid(path: Path) -> None:
+    assert load_workload(path).name
 
 
 def test_a_model_folder_beside_the_file(write: Write) -> None:

@@ -1,0 +1,125 @@
+"""The command line with the real engine behind it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from experiments.cli import app
+from experiments.sweep import run_sweep
+from experiments.workload_file import load_workload
+from reports.run_folder import read_head, read_run
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("experiments.runner") is None, reason="there is no runner to run anything"
+)
+
+
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_run_is_the_same_bytes_again(workload: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        done = bench("run", workload, "--out", tmp_path / name)
+        assert done.exit_code == 0, done.output
+    for file in ("requests.parquet", "tokens.parquet", "steps.parquet", "timeline.parquet"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    heads = [{k: v for k, v in read_head(tmp_path / name).items() if k != "host"} for name in ("a", "b")]
+    assert heads[0] == heads[1]
+    assert heads[0]["summary"]["completed"] == 40
+
+
+def test_stepping_and_stretching_are_the_same(workload: Path, tmp_path: Path) -> None:
+    assert bench("run", workload, "--out", tmp_path / "a", "-q").exit_code == 0
+    assert bench("run", workload, "--out", tmp_path / "b", "-q", "--step").exit_code == 0
+    for file in ("requests.parquet", "timeline.parquet"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_every_value_says_where_it_is_from(workload: Path) -> None:
+    done = bench("explain", workload, "--json", "--set", "engine.kv.block_size=32")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    engine = found["config"]["engine"]
+    assert engine["kv"]["block_size"] == {"value": 32, "source": "user"}
+    assert engine["scheduler"]["max_num_seqs"] == {"value": 32, "source": "user"}
+    assert engine["scheduler"]["gate"]["source"] == "preset"
+    total = sum(operator["seconds"] for operator in found["operators"])
+    assert total == pytest.approx(found["step"]["seconds"], rel=1e-6)
+    assert bench("explain", workload).exit_code == 0
+
+
+@pytest.mark.slow
+def test_points_run_at_once_are_those_run_one_by_one(workload: Path, tmp_path: Path) -> None:
+    over = ["load={mode: closed, concurrency: 1}", "sweep.load.concurrency=[1, 2, 4]"]
+    one = run_sweep(load_workload(workload, over), tmp_path / "one", workers=1)
+    two = run_sweep(load_workload(workload, over), tmp_path / "two", workers=2)
+    assert [p.summary for p in one.points] == [p.summary for p in two.points]
+    assert [p.folder for p in one.points] == [p.folder for p in two.points]
+    for point in one.points:
+        pair = [(tmp_path / name / point.folder / "requests.parquet").read_bytes() for name in ("one", "two")]
+        assert pair[0] == pair[1]
+
+
+def test_the_gate_on_a_real_run(workload: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base.json"
+    assert bench("gate", workload, "--baseline", base, "--update", "--reason", "first").exit_code == 0
+    assert bench("gate", workload, "--baseline", base).exit_code == 0
+    slower = bench("gate", workload, "--baseline", base, "--set", "backend.gpu=l4")
+    assert slower.exit_code == 1, slower.output
+
+
+def test_when_all_are_refused_the_exit_code_says_so(workload: Path, tmp_path: Path) -> None:
+    done = bench("run", workload, "--out", tmp_path / "out", "--set", "engine.max_model_len=64")
+    assert done.exit_code == 3 and "no request finished" in done.stderr
+
+
+def test_a_model_that_does_not_fit_is_told_at_once(workload: Path, tmp_path: Path) -> None:
+    done = bench("run", workload, "--out", tmp_path / "out", "--set", "model=llama-2-70b", "--gpu", "l4")
+    assert done.exit_code == 2 and "does not fit" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_a_run_that_can_be_read(write: Callable[..., Path], tmp_path: Path) -> None:
+    text = write().read_text().replace("requests: 40", "requests: 400000")
+    command = [sys.executable, "-c", "from experiments.cli import main; main()", "run", str(write(text)), "--step"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline(), "the plan is printed before the run"
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    data = read_run(tmp_path / "out")
+    assert data.info["complete"] is False and len(data.requests) > 0
+
+
+def test_the_schedulers_of_the_guide_run(write: Callable[..., Path], tmp_path: Path, monkeypatch) -> None:
+    """The code in CONTRIBUTING.md is code that works."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    for block in re.findall(r"```python\n# (\w+)\.py\n(.*?)```", guide, re.DOTALL):
+        write(block[1], f"{block[0]}.py")
+    write("start,prompt,answer\n" + "".join(f"{i * 100},{50 + i},{5 + i}\n" for i in range(20)), "log.csv")
+    monkeypatch.chdir(tmp_path)
+    done = bench(
+        "run", write(), "--out", tmp_path / "out", "--json",
+        "--set", "engine.scheduler.name=my_schedulers:ShortPromptsFirst",
+        "--set", "traffic={trace: {format: 'my_readers:read_ours', path: log.csv, unit: 0.001}}",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["summary"]["completed"] == 20
