@@ -103,6 +103,8 @@ class EngineConfig:
         max_model_len: longest prompt plus answer; 0 = the model's own limit.
         quantization: weight mode by name of the registry; `auto` = the model's.
         depth: plans in flight at once: 1, or 2 where host and device overlap.
+        stops_ahead: with several plans in flight, sequences sure to stop at their declared limit are not planned again (vLLM);
+            otherwise every sequence is computed once too often.
         host: name of the host-time constants (`vllm`, `sglang`, `tensorrt-llm`, `none`).
     """
 
@@ -113,4 +115,5 @@ class EngineConfig:
     quantization: str = "auto"
     max_model_len: int = 0
     depth: int = 1
+    stops_ahead: bool = True
     host: str = "vllm"

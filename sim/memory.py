@@ -165,9 +165,7 @@ def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> MemoryBudge
     )  # fmt: skip
 
 
-def _pool(
-    gpu: GPUSpec, config: EngineConfig, weights: int, activations: int, overhead: int
-) -> tuple[float, int]:
+def _pool(gpu: GPUSpec, config: EngineConfig, weights: int, activations: int, overhead: int) -> tuple[float, int]:
     """The fraction in effect and the bytes of the KV pool, which may be negative."""
     rule, fraction, total = config.kv.memory_rule, config.kv.memory_utilization, gpu.memory_bytes
     if not 0 <= fraction <= 1 or (fraction == 0 and rule != "static"):
@@ -183,9 +181,7 @@ def _pool(
     if rule == "static":
         fraction = fraction or static_fraction(gpu, config)
         return fraction, int(fraction * total) - weights - overhead
-    raise unknown_name(
-        "memory rule", rule, ("total", "static", "free"), place=Place(key="engine.kv.memory_rule")
-    )
+    raise unknown_name("memory rule", rule, ("total", "static", "free"), place=Place(key="engine.kv.memory_rule"))
 
 
 def static_fraction(gpu: GPUSpec, config: EngineConfig) -> float:
@@ -274,9 +270,7 @@ def size_report(
     the length limit itself is not enforced here (a pool smaller than one longest request is still shown).
     """
     rows = []
-    lengths = tuple(c for c in contexts if c <= context_limit(model, config)) or (
-        context_limit(model, config),
-    )
+    lengths = tuple(c for c in contexts if c <= context_limit(model, config)) or (context_limit(model, config),)
     for name in quantizations:
         for tensor in tensors:
             chosen = replace(config, quantization=name, parallel=replace(config.parallel, tensor=tensor))
@@ -289,8 +283,6 @@ def size_report(
                 problem = f"weights take {_gib(budget.weight_bytes)} of {_gib(budget.total_bytes)} a GPU"
                 rows.append(SizeRow(name, tensor, budget, (), problem))
                 continue
-            fits = tuple(
-                (c, concurrent_requests(budget.kv_bytes, c, budget.bytes_per_token)) for c in lengths
-            )
+            fits = tuple((c, concurrent_requests(budget.kv_bytes, c, budget.bytes_per_token)) for c in lengths)
             rows.append(SizeRow(name, tensor, budget, fits))
     return rows

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
+class StepShape(NamedTuple):
     """One engine step, as the cost model sees it.
 
     Attributes:

@@ -1,0 +1,191 @@
+"""Runs plans against a cost model: time is computed, tokens are counted.
+
+It alone knows the true length of every answer. A decoding sequence's last token is due at a known value of the cohort's
+counter, so ends are kept in a calendar and no step looks at rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+import numpy as np
+
+from sim.cost.base import CostModel, StepShape
+from sim.engine.plan import Chunk, StepOutcome, StepPlan
+from sim.engine.sequence import Sequence
+
+_NEVER = 1 << 62
+_VECTOR = 96
+"""Stretches of at least this many steps are summed by numpy; below it a loop is quicker. The sums are the same to the bit."""
+
+
+class SimExecutor:
+    """An executor in virtual time.
+
+    Args:
+        cost: prices the steps.
+    """
+
+    knows_lengths = True
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self._lengths: dict[Sequence, int] = {}
+        self._due: dict[Sequence, int] = {}
+        self._calendar: dict[int, dict[Sequence, None]] = {}
+        self._ticks: list[int] = []
+        self._line = (0, 0, 0.0, 0.0)
+        self._line_rows = 0
+        self._busy_until = 0.0
+
+    def length(self, seq: Sequence) -> int:
+        """The true length of an answer: the simulator's `LengthOracle`."""
+        return self._lengths[seq]
+
+    def start(self, seq: Sequence, output_tokens: int) -> None:
+        self._lengths[seq] = output_tokens
+
+    def forget(self, seq: Sequence) -> None:
+        self._lengths.pop(seq, None)
+        self._strike(seq)
+
+    def forked(self, child: Sequence, tick: int) -> None:
+        left = self._lengths[child] - 1
+        if left:
+            self._expect(child, tick + left)
+
+    def submit(self, plan: StepPlan, now: float, until: float) -> StepOutcome:
+        start = self._busy_until if self._busy_until > now else now
+        tick = plan.tick
+        ended: list[Sequence] = []
+        if plan.preempted:
+            for seq in plan.preempted:
+                self._strike(seq)
+        if plan.swapped_in:
+            for seq, tokens in plan.swapped_in:
+                self._expect(seq, tick + self._lengths[seq] - (tokens + 1 - seq.prompt_tokens))
+        if plan.chunks:
+            after = tick + 1 if plan.cohort is not None else tick
+            for chunk in plan.chunks:
+                if chunk.samples:
+                    self._sampled(chunk, after, ended)
+        if plan.cohort is None:
+            outcome = StepOutcome((start + self._cost.step_seconds(_shape(plan)),), ended)
+        else:
+            outcome = self._decode(plan, start, until, ended)
+        self._busy_until = outcome.ends[-1]
+        return outcome
+
+    def collect(self, ticket: StepOutcome) -> StepOutcome:
+        return ticket
+
+    # --- ends of answers
+
+    def _sampled(self, chunk: Chunk, after: int, ended: list[Sequence]) -> None:
+        """A prompt is complete and a token came; the rest of the answer is due from counter `after` on."""
+        seq = chunk.seq
+        left = self._lengths[seq] - (chunk.past + chunk.tokens - seq.prompt_tokens) - 1
+        if left > 0:
+            self._expect(seq, after + left)
+        else:
+            ended.append(seq)
+        for child in seq.siblings:
+            if self._lengths[child] <= 1:
+                ended.append(child)
+
+    def _expect(self, seq: Sequence, tick: int) -> None:
+        self._due[seq] = tick
+        bucket = self._calendar.get(tick)
+        if bucket is None:
+            self._calendar[tick] = {seq: None}
+            heappush(self._ticks, tick)
+        else:
+            bucket[seq] = None
+
+    def _strike(self, seq: Sequence) -> None:
+        """Its answer does not end when it was due."""
+        tick = self._due.pop(seq, None)
+        if tick is not None:
+            del self._calendar[tick][seq]
+
+    # --- time
+
+    def _decode(self, plan: StepPlan, start: float, until: float, ended: list[Sequence]) -> StepOutcome:
+        tick = plan.tick
+        ticks, calendar = self._ticks, self._calendar
+        while ticks and not calendar[ticks[0]]:  # all of them were struck off
+            del calendar[heappop(ticks)]
+        due = ticks[0] if ticks else _NEVER
+        if plan.repeat == 1:
+            if plan.chunks or plan.swapped_in or plan.swapped_out:
+                ends = (start + self._cost.step_seconds(_shape(plan)),)
+            else:
+                rows, context = plan.rows, plan.context
+                low, high, intercept, slope = self._line
+                if rows != self._line_rows or not low <= context < high:
+                    _, _, intercept, slope = self._decode_line(rows, context)
+                ends = (start + (intercept + slope * context),)
+        else:
+            steps = min(plan.repeat, due - tick)
+            ends = self._stretch(plan.rows, plan.context, steps, start, until)
+        if due == tick + len(ends):
+            ended += self._take_due(due)
+        return StepOutcome(ends, ended)
+
+    def _take_due(self, due: int) -> Iterable[Sequence]:
+        """Whose last token comes at this counter value."""
+        heappop(self._ticks)
+        last = self._calendar.pop(due)
+        for seq in last:
+            del self._due[seq]
+        return last
+
+    def _decode_line(self, rows: int, context: int):
+        line = self._line
+        if rows != self._line_rows or not line[0] <= context < line[1]:
+            line = self._line = self._cost.decode_line(rows, context)
+            self._line_rows = rows
+        return line
+
+    def _stretch(self, rows: int, context: int, steps: int, now: float, until: float) -> list[float]:
+        """End times of up to `steps` decode steps, to the first that ends at or after `until`."""
+        ends: list[float] = []
+        while steps > 0:
+            _, high, intercept, slope = self._decode_line(rows, context)
+            part = min(steps, -(-(high - context) // rows))
+            if part >= _VECTOR:
+                times = np.empty(part + 1)
+                times[0] = now
+                np.multiply(np.arange(context, context + part * rows, rows), slope, out=times[1:])
+                times[1:] += intercept
+                np.cumsum(times, out=times)
+                done = min(part, int(times[1:].searchsorted(until)) + 1)
+                ends += times[1 : done + 1].tolist()
+                now = ends[-1]
+            else:
+                for _ in range(part):
+                    now += intercept + slope * context
+                    ends.append(now)
+                    context += rows
+                    if now >= until:
+                        return ends
+                steps -= part
+                continue
+            if now >= until:
+                return ends
+            context += part * rows
+            steps -= part
+        return ends
+
+
+def _shape(plan: StepPlan) -> StepShape:
+    moved = 0
+    if plan.swapped_in or plan.swapped_out:
+        moved = sum(move.tokens for move in (*plan.swapped_in, *plan.swapped_out))
+    sampled = plan.rows
+    for chunk in plan.chunks:
+        if chunk.samples:
+            sampled += 1 + len(chunk.seq.siblings)
+    chunks = tuple([(chunk.width, chunk.past) for chunk in plan.chunks])
+    return StepShape(plan.rows, plan.context, chunks, sampled, swapped_tokens=moved)

@@ -1,0 +1,104 @@
+"""From a configuration to a running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+
+from sim.config import EngineConfig, KVConfig
+from sim.engine.engine import Engine
+from sim.engine.plan import Executor
+from sim.engine.recorder import Recorder
+from sim.engine.sequence import Sequence
+from sim.kv import ALLOCATORS, SLABS
+from sim.kv.base import KVAllocator
+from sim.kv.contiguous import Buddy, ContiguousAllocator, FirstFit
+from sim.kv.paged import PagedAllocator
+from sim.kv.radix import RadixAllocator
+from sim.plugins import find
+from sim.schedulers import GATES, POLICIES, SCHEDULERS, VICTIMS, make_gate, make_queue
+from workloads.errors import InputError, unknown_name
+
+
+def make_allocator(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None) -> KVAllocator:
+    """The allocator that `kv` names, over `capacity` tokens.
+
+    Args:
+        max_len: longest sequence; the size of a `max-length` slab.
+        oracle: true answer lengths, for `exact` slabs.
+
+    Raises:
+        InputError: no such allocator or slab, or one that needs an oracle where there is none.
+    """
+    if kv.allocator == "paged":
+        return PagedAllocator(capacity, kv.block_size, kv.prefix_caching)
+    if kv.allocator == "radix":
+        return RadixAllocator(capacity, kv.prefix_caching)
+    if kv.allocator == "contiguous":
+        return _contiguous(kv, capacity, max_len, oracle)
+    make = find("allocator", kv.allocator, ALLOCATORS, "twinserve.allocators")
+    known = {
+        "capacity": capacity,
+        "block_size": kv.block_size,
+        "prefix_caching": kv.prefix_caching,
+        "config": kv,
+    }
+    accepted = signature(make).parameters
+    return make(**{name: value for name, value in known.items() if name in accepted})
+
+
+def _contiguous(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None) -> KVAllocator:
+    match kv.slab:
+        case "max-length":
+            return ContiguousAllocator(capacity, FirstFit(capacity), lambda seq: max_len)
+        case "power-of-two":
+            return ContiguousAllocator(capacity, Buddy(capacity), lambda seq: seq.limit)
+        case "exact":
+            if oracle is None:
+                raise InputError(
+                    "kv.slab `exact` needs to know answers beforehand", hint="it exists in simulation only"
+                )
+            return ContiguousAllocator(capacity, FirstFit(capacity), lambda seq: seq.prompt_tokens + oracle(seq))
+    raise unknown_name("slab", kv.slab, SLABS)
+
+
+def make_engine(
+    config: EngineConfig, executor: Executor, *, capacity: int, max_len: int, host_tokens: int = 0,
+    stretch: bool = True,
+) -> Engine:  # fmt: skip
+    """An engine of the parts that `config` names.
+
+    Args:
+        capacity: tokens of KV on the device.
+        max_len: longest sequence in tokens.
+        host_tokens: tokens of KV that fit in host memory.
+        stretch: take equal decode steps at once.
+
+    Raises:
+        InputError: an unknown name, or parts that cannot work together.
+    """
+    scheduler_config = config.scheduler
+    for kind, name, known in (
+        ("gate", scheduler_config.gate, GATES), ("policy", scheduler_config.policy, POLICIES),
+        ("victim rule", scheduler_config.victim, VICTIMS),
+    ):  # fmt: skip
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    oracle = executor.length if executor.knows_lengths else None
+    if scheduler_config.policy == "shortest-job" and oracle is None:
+        raise InputError("policy `shortest-job` needs to know answers beforehand", hint="it exists in simulation only")
+    allocator = make_allocator(config.kv, capacity, max_len, oracle)
+    make_scheduler = find("scheduler", scheduler_config.name, SCHEDULERS, "twinserve.schedulers")
+    return Engine(
+        config,
+        scheduler=make_scheduler(scheduler_config),
+        gate=make_gate(scheduler_config),
+        victims=VICTIMS[scheduler_config.victim](),
+        queue=make_queue(scheduler_config.policy, allocator, oracle),
+        allocator=allocator,
+        executor=executor,
+        recorder=Recorder(slabs=config.kv.allocator == "contiguous"),
+        max_len=max_len,
+        host_tokens=host_tokens,
+        stretch=stretch,
+    )

@@ -1,0 +1,385 @@
+"""The engine: choose a batch, have it run, hand out what came.
+
+One loop serves the simulator and a real GPU; they differ in the executor and in the clock that whoever drives the engine
+keeps. A driver calls
+
+* `submit` when a request arrives and `cancel` when a client goes away,
+* `launch` to plan a step and send it to the executor (up to `depth` may be in flight),
+* `land` to take the oldest result back.
+
+Three things happen to a plan. It is *planned*: the scheduler fills a step; memory and queues change at once. It *advances*: the
+sequences count the tokens that the step computes, so that the next step can be planned, possibly before this one came back.
+It is *committed*: end times are known, tokens are handed out, finished sequences leave. A row that finished while later plans
+with it were already in flight is computed there for nothing, as in every engine that overlaps host and device.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sim.config import EngineConfig
+from sim.engine.plan import Executor, Stay, StepOutcome, StepPlan
+from sim.engine.recorder import Recorder
+from sim.engine.sequence import DEVICE, HOST, Sequence
+from sim.engine.state import EngineState
+from sim.engine.step import Step
+from sim.kv.base import KVAllocator
+from workloads.errors import TwinserveError
+from workloads.traffic import Request
+
+if TYPE_CHECKING:
+    from sim.schedulers.base import Scheduler
+    from sim.schedulers.gates import Gate
+    from sim.schedulers.queue import WaitingQueue
+    from sim.schedulers.victims import VictimRule
+
+_NEVER = float("inf")
+_PATIENCE = 20_000
+"""Steps without a single token after which the engine is taken to be going in circles."""
+
+
+class StalledError(TwinserveError):
+    """The engine goes in circles: sequences are preempted and admitted again and none of them gets a token."""
+
+
+class Engine:
+    """One replica.
+
+    Args:
+        config: what was asked for; `config.depth` plans may be in flight.
+        scheduler, gate, victims, queue: the policy.
+        allocator: KV memory.
+        executor: who runs the steps.
+        recorder: where results go.
+        max_len: longest sequence (prompt and answer) in tokens.
+        host_tokens: tokens of KV that fit in host memory, for swapping.
+        stretch: whether equal decode steps may be taken at once; the results are the same either way.
+    """
+
+    def __init__(
+        self, config: EngineConfig, *, scheduler: Scheduler, gate: Gate, victims: VictimRule, queue: WaitingQueue,
+        allocator: KVAllocator, executor: Executor, recorder: Recorder, max_len: int, host_tokens: int = 0,
+        stretch: bool = True,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.scheduler = scheduler
+        self.executor = executor
+        self.recorder = recorder
+        self.max_len = max_len
+        self.state = EngineState(config.scheduler, allocator, queue, host_tokens)
+        self.wake_at: float | None = None
+        self.on_finish: Callable[[Sequence, float], None] = lambda seq, now: None
+        self._registers_early = config.kv.register == "scheduled"
+        self._step = Step(self.state, gate, victims, self._registers_early)
+        self._stretch = stretch and config.depth == 1
+        self._stops_ahead = config.depth > 1 and config.stops_ahead
+        self._full: dict[int, list[Sequence]] = {}  # counter → who reaches its declared limit then
+        self._flights: deque[tuple[StepPlan, object, float]] = deque()  # plan, ticket, start
+        self._ended_stays: list[Stay] = []
+        self._sequences: dict[int, list[Sequence]] = {}
+        self._forked: list[Sequence] = []  # since the last commit
+        self._preempted: list[Sequence] = []  # not yet told to the executor
+        self._depth = config.depth
+        self._plans = 0
+        self._tokenless = 0
+        self._busy_until = 0.0
+
+    # --- requests
+
+    def submit(self, request: Request, now: float) -> str | None:
+        """Take a request in.
+
+        Returns:
+            None, or why it can never be served.
+        """
+        row, _, inputs, outputs, declared, prompt, priority, n = request
+        most = self.max_len - inputs
+        if most < 1:
+            return f"prompt of {inputs:,} tokens leaves no room for an answer in {self.max_len:,} (max_model_len)"
+        seq = Sequence(row, prompt, inputs, declared if declared < most else most, now, priority)
+        state = self.state
+        length = outputs if outputs < seq.max_tokens else seq.max_tokens
+        self.executor.start(seq, length)
+        reason = state.allocator.fits(seq) or self._too_long(seq) or self._too_many(seq, n)
+        if reason:
+            self.executor.forget(seq)
+            return reason
+        samples = (seq,)
+        if n > 1:
+            siblings = [Sequence(row, prompt, inputs, seq.max_tokens, now, priority, sample) for sample in range(1, n)]
+            seq.siblings = tuple(siblings)
+            samples += seq.siblings
+            for sibling in siblings:
+                self.executor.start(sibling, length)
+        for each in samples:
+            self.recorder.accepted(each, length)
+        self._sequences[row] = samples
+        state.waiting.push(seq)
+        if not state.waiting.indifferent:
+            state.blocked = False
+        return None
+
+    def _too_long(self, seq: Sequence) -> str | None:
+        config = self.config.scheduler
+        if (
+            config.name == "continuous"
+            and config.prefill == "first"
+            and seq.prompt_tokens > config.max_num_batched_tokens
+        ):
+            return (
+                f"prompt of {seq.prompt_tokens:,} tokens exceeds max_num_batched_tokens {config.max_num_batched_tokens:,}, "
+                "and this scheduler does not cut prompts"
+            )
+        return None
+
+    def _too_many(self, seq: Sequence, samples: int) -> str | None:
+        if samples == 1:
+            return None
+        config, allocator = self.config.scheduler, self.state.allocator
+        if samples > config.max_num_seqs:
+            return f"asks for {samples} samples; max_num_seqs is {config.max_num_seqs}"
+        need = samples * allocator.footprint(seq.limit)
+        if config.victim == "none" and need > allocator.capacity:
+            return f"its {samples} samples may need {need:,} tokens of KV; the pool has {allocator.capacity:,}"
+        return None
+
+    def cancel(self, row: int, now: float) -> bool:
+        """Drop a request and free its memory at once; False if it is not here."""
+        samples = self._sequences.pop(row, None)
+        if samples is None:
+            return False
+        for seq in samples:
+            if seq.alive:
+                if seq.cohort is not None or seq in self.state.draining:
+                    self.recorder.segment(seq, seq.join_tick, self.state.cohort.tick - seq.join_tick)
+                self._drop(seq, now, finished=False)
+        return True
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, runs or is in flight."""
+        return not self._flights and self.state.idle
+
+    @property
+    def in_flight(self) -> int:
+        """Plans that were launched and have not landed."""
+        return len(self._flights)
+
+    # --- steps
+
+    def launch(self, now: float, until: float) -> bool:
+        """Plan a step and send it off, unless nothing can run or `depth` plans are in flight.
+
+        Args:
+            until: when something from outside may next happen; a stretch of equal steps need not go on past it.
+        """
+        if len(self._flights) >= self._depth:
+            return False
+        step = self._step
+        while True:
+            step.begin(self._plans, now)
+            self.scheduler.plan(step)
+            plan = step.finish()
+            if plan.preempted:
+                self._note_preempted(plan, now)
+            if not plan.empty:
+                break
+            if not plan.preempted:
+                self.wake_at = step.wake_at
+                return False
+        self._plans += 1
+        if step.touched:
+            for seq in step.admitted:
+                self.recorder.seated(seq, now)
+            if self._preempted:
+                plan.preempted, self._preempted = self._preempted, []
+        elif self._stretch:
+            plan.repeat = self._horizon()
+            if plan.repeat > 1 and not self.scheduler.arrival_matters(self.state):
+                until = _NEVER
+        ticket = self.executor.submit(plan, now, until)
+        self._flights.append((plan, ticket, now if now > self._busy_until else self._busy_until))
+        if self._depth > 1:
+            self._advance(plan, 1)
+        return True
+
+    def _horizon(self) -> int:
+        """For how many steps nothing but arrivals and finishes can change the plan."""
+        steps = self.scheduler.stable_steps(self.state)
+        return steps if steps <= 1 else min(steps, self.state.allocator.stable_steps(self.state.cohort))
+
+    def _note_preempted(self, plan: StepPlan, now: float) -> None:
+        for seq in plan.preempted:
+            self.recorder.preempted(seq, now)
+        self._preempted += plan.preempted
+        self._ended_stays += plan.left
+
+    def collect(self) -> StepOutcome:
+        """Wait for the oldest plan in flight; it stays in flight until `land` commits it."""
+        return self.executor.collect(self._flights[0][1])
+
+    def land(self, outcome: StepOutcome) -> float:
+        """Commit the oldest plan in flight with what came of it; the time at which its last step ended."""
+        plan, _, start = self._flights.popleft()
+        if self._depth == 1:
+            self._advance(plan, len(outcome.ends))
+        self._commit(plan, outcome, start)
+        return outcome.ends[-1]
+
+    def _advance(self, plan: StepPlan, steps: int) -> None:
+        """Count what the plan computes."""
+        state = self.state
+        cohort = state.cohort
+        if plan.cohort is not None:
+            if steps > 1:
+                state.allocator.replay(cohort, steps - 1)
+            cohort.advance(steps)
+            state.decode_steps += steps
+        for chunk in plan.chunks:
+            seq = chunk.seq
+            seq._computed += chunk.tokens
+            if not self._registers_early:
+                state.allocator.computed(seq, seq._computed)
+            if chunk.samples:
+                state.prefilling.remove(seq)
+                seq._known += 1
+                cohort.join(seq)
+                if self._stops_ahead:
+                    self._expect_limit(seq)
+                if seq.siblings:
+                    self._fork(seq)
+        if plan.chunks and state.allocator.shares:
+            state.blocked = False  # what was computed may now be hit
+        if self._stops_ahead and cohort.tick in self._full:
+            self._drain(cohort.tick)
+
+    def _fork(self, seq: Sequence) -> None:
+        """Split parallel samples off a prompt that is complete; who finds no memory waits and computes it again."""
+        state = self.state
+        for child in seq.siblings:
+            copies = state.allocator.fork(seq, child)
+            if copies is None:
+                state.waiting.put_back(child, "head")
+                continue
+            child._known, child._computed = seq.known, seq.computed
+            state.seat(child)
+            state.cohort.join(child)
+            if self._stops_ahead:
+                self._expect_limit(child)
+            self.executor.forked(child, state.cohort.tick)
+            self._step.copies += copies
+        self._forked.extend(child for child in seq.siblings if child.cohort is not None)
+        state.disperse(seq)
+
+    def _expect_limit(self, seq: Sequence) -> None:
+        tick = seq.join_tick + seq.left
+        self._full.setdefault(tick, []).append(seq)
+
+    def _drain(self, tick: int) -> None:
+        """Those who have all they declared are not planned again; their memory goes when the plan comes back."""
+        for seq in self._full.pop(tick):
+            if seq.cohort is not None and not seq.left:
+                self.state.allocator.settle(seq)
+                seq.cohort.leave(seq)
+                self.state.draining[seq] = None
+
+    def _commit(self, plan: StepPlan, outcome: StepOutcome, start: float) -> None:
+        """Hand out tokens and let the finished go."""
+        recorder = self.recorder
+        ends = outcome.ends
+        now = self._busy_until = ends[-1]
+        after = plan.tick
+        sampled = plan.cohort is not None
+        if sampled:
+            after += len(ends)
+        for chunk in plan.chunks:
+            if chunk.samples:
+                chunk.seq.token_at = now
+                sampled = True
+        if self._forked:
+            for child in self._forked:
+                child.token_at = now
+                recorder.seated(child, now)
+            self._forked.clear()
+        if self._ended_stays:
+            for seq, joined, ticks in self._ended_stays:
+                recorder.segment(seq, joined, ticks)
+            self._ended_stays.clear()
+        for seq in outcome.ended:
+            if seq.alive:
+                self._finish(seq, after, now)
+        recorder.stepped(plan, start, ends, self.state)
+        self._tokenless = 0 if sampled else self._tokenless + 1
+        if self._tokenless > _PATIENCE:
+            raise StalledError(self._stall_report())
+
+    def _finish(self, seq: Sequence, after: int, now: float) -> None:
+        """Let a finished sequence go; `after` is the counter right after its last token."""
+        if seq.cohort is not None or seq in self.state.draining:
+            self.recorder.segment(seq, seq.join_tick, after - seq.join_tick)
+        self._drop(seq, now, finished=True)
+        samples = self._sequences[seq.row]
+        if len(samples) == 1 or not any(each.alive for each in samples):
+            del self._sequences[seq.row]
+            self.on_finish(seq, now)
+
+    def _drop(self, seq: Sequence, now: float, finished: bool) -> None:
+        """Take a sequence out of wherever it is."""
+        state = self.state
+        seq.alive = False
+        place = seq.place
+        self.executor.forget(seq)
+        self.recorder.left(seq, now, finished, place == DEVICE)
+        if place == DEVICE:
+            if finished and self.scheduler.retains_finished:
+                state.allocator.settle(seq)
+                state.retained.append(seq)
+            else:
+                state.allocator.release(seq)
+            if seq.cohort is not None:
+                seq.cohort.leave(seq)
+            elif seq in state.draining:
+                del state.draining[seq]
+            else:
+                state.prefilling.remove(seq)
+            state.unseat(seq)
+        elif place == HOST:
+            state.swapped.remove(seq)
+            state.host_free += seq.computed
+            state.blocked = False
+        elif seq in state.waiting:
+            state.waiting.remove(seq)
+            state.blocked = False
+
+    # --- trouble
+
+    def refuse_stuck(self) -> tuple[int, str] | None:
+        """When nothing runs, nothing is in flight and nobody was admitted: give up on the head of the queue.
+
+        Returns:
+            Its row and the reason, or None if nothing waits.
+        """
+        state = self.state
+        if self._flights or state.running or not (state.waiting or state.swapped):
+            return None
+        seq = state.swapped[0] if state.swapped else state.waiting.head()
+        scheduler = self.config.scheduler
+        reason = (
+            f"never admitted although nothing runs: scheduler {scheduler.name!r} with gate {scheduler.gate!r} left it waiting with "
+            f"{state.allocator.available:,} tokens of KV free; it needs {state.allocator.footprint(seq.known):,} now and "
+            f"{state.allocator.footprint(seq.limit):,} at its limit"
+        )
+        for each in self._sequences.pop(seq.row):
+            if each.alive:
+                self._drop(each, self._busy_until, finished=False)
+        return seq.row, reason
+
+    def _stall_report(self) -> str:
+        state = self.state
+        return (
+            f"no token in {_PATIENCE:,} steps: {len(state.prefilling)} prompts are part-way, {len(state.waiting)} wait, "
+            f"{state.allocator.available:,} of {state.allocator.capacity:,} tokens of KV are free. Partly computed prompts keep "
+            "taking each other's memory; use gate `full-prompt`, a larger pool, or fewer max_num_seqs"
+        )

@@ -1,0 +1,140 @@
+"""What crosses the line between choosing and running.
+
+A scheduler fills a `StepPlan`; an executor runs it and answers with a `StepOutcome`. Executors never see queues, schedulers
+never see tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from sim.engine.cohort import Cohort
+from sim.engine.sequence import Sequence
+
+
+class Chunk(NamedTuple):
+    """Prefill of `tokens` tokens of `seq`, of which `past` are already in the cache.
+
+    `width` is the number of tokens computed, more than `tokens` where a static batch pads its prompts. `samples` says
+    whether this piece completes what is known, so that a next token comes out.
+    """
+
+    seq: Sequence
+    tokens: int
+    past: int
+    width: int
+    samples: bool
+
+
+class Move(NamedTuple):
+    """KV of `tokens` tokens of `seq` that goes from device to host or back before the step."""
+
+    seq: Sequence
+    tokens: int
+
+
+class Stay(NamedTuple):
+    """A sequence's time in the cohort: from counter value `joined`, for `ticks` decode steps."""
+
+    seq: Sequence
+    joined: int
+    ticks: int
+
+
+class StepPlan:
+    """One step, or `repeat` equal decode steps.
+
+    Attributes:
+        number: of this plan, from 0.
+        tick: the cohort's counter before this step.
+        cohort: the decoding sequences if each gets one token in this step, else None.
+        rows, context: decoding rows that are computed, and the tokens they attend to together. Dead rows of a static batch
+            are among them.
+        chunks: prefill.
+        copies: (source, destination) blocks to copy before the step.
+        swapped_out, swapped_in: KV moved before the step.
+        preempted: sequences that lost their KV or went to the host while this plan was made.
+        left: stays in the cohort that ended by preemption while this plan was made.
+        repeat: how many times in a row the step may be run as it is.
+    """
+
+    cohort: Cohort | None = None
+    rows: int = 0
+    context: int = 0
+    chunks: Seq[Chunk] = ()
+    copies: Seq[tuple[int, int]] = ()
+    swapped_out: Seq[Move] = ()
+    swapped_in: Seq[Move] = ()
+    preempted: Seq[Sequence] = ()
+    left: Seq[Stay] = ()
+    repeat: int = 1
+
+    def __init__(self, number: int, tick: int) -> None:
+        self.number = number
+        self.tick = tick
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to run."""
+        return self.cohort is None and not self.chunks and not self.swapped_out
+
+    def decoding(self) -> list[Sequence]:
+        """The sequences that decode in this step, for executors that need each of them."""
+        return list(self.cohort.members) if self.cohort else []
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """What came of a plan.
+
+    Attributes:
+        ends: end time of every step that ran, at least one, at most `plan.repeat`.
+        ended: sequences whose last token came with the last of these steps.
+        tokens: token ids by sequence, or None where tokens are only counted.
+    """
+
+    ends: Seq[float]
+    ended: list[Sequence]
+    tokens: dict[Sequence, int] | None = None
+
+
+class Executor(Protocol):
+    """Runs plans, in order. `submit` and `collect` are apart so that several may be in flight.
+
+    Attributes:
+        knows_lengths: whether the true length of answers is known beforehand, so that oracles are possible.
+    """
+
+    knows_lengths: bool
+
+    def start(self, seq: Sequence, output_tokens: int) -> None:
+        """A sequence was accepted by the engine; its answer truly has `output_tokens` tokens (or is forced to)."""
+
+    def submit(self, plan: StepPlan, now: float, until: float) -> object:
+        """Begin a plan.
+
+        Args:
+            now: seconds; when the plan was made.
+            until: repeated steps need not go on once one of them ends at or after this time.
+
+        Returns:
+            A ticket for `collect`.
+        """
+
+    def collect(self, ticket: object) -> StepOutcome:
+        """Wait for a plan, the oldest first."""
+
+    def forked(self, child: Sequence, tick: int) -> None:
+        """`child` got a copy of its parent's prompt and first token; it decodes from counter value `tick` on."""
+
+    def forget(self, seq: Sequence) -> None:
+        """A sequence is gone: finished, cancelled or refused."""
+
+
+class LengthOracle(Protocol):
+    """Tells the true length of an answer; for policies that no real engine can have."""
+
+    def __call__(self, seq: Sequence) -> int:
+        """Tokens of the whole answer of `seq`."""

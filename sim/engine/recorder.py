@@ -1,0 +1,163 @@
+"""What an engine leaves behind while it runs: rows noted once, columns made at the end.
+
+Times of tokens are not stored one by one. Decode steps have a shared array of end times (`step_ends`, indexed by the
+cohort's counter); a sequence's tokens are a *segment*: one at the end of its prefill, then one at each of so many counters.
+Only a preempted sequence has more than one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+import numpy as np
+
+from sim.engine.plan import StepPlan
+from sim.engine.sequence import Sequence
+from sim.engine.state import EngineState
+
+_SAMPLES = 2048
+_FLUSH = 1 << 16
+
+
+class Table:
+    """Rows of equal shape, kept as tuples for a while and as arrays for good."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns
+        self.rows: list[tuple] = []
+        self._blocks: list[np.ndarray] = []
+
+    def add(self, row: tuple) -> None:
+        """Append a row."""
+        self.rows.append(row)
+        if len(self.rows) >= _FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._blocks.append(np.array(self.rows, np.float64).reshape(len(self.rows), len(self.columns)))
+        self.rows.clear()
+
+    def array(self) -> dict[str, np.ndarray]:
+        """All rows so far, by column; float64."""
+        if self.rows or not self._blocks:
+            self._flush()
+        table = np.concatenate(self._blocks)
+        return {name: table[:, index] for index, name in enumerate(self.columns)}
+
+
+class Sample(NamedTuple):
+    """The state of an engine at `time` (seconds) and its counters up to then; `kv_*` and `swapped` in tokens and sequences."""
+
+    time: float
+    steps: int
+    decode_rows: int
+    prefill_tokens: int
+    busy: float
+    kv_used: int
+    kv_cached: int
+    kv_reserved: int
+    kv_internal: int
+    kv_external: int
+    kv_free: int
+    swapped: int
+
+
+class Recorder:
+    """The records of one engine.
+
+    Attributes:
+        step_ends: end of every decode step, indexed by the cohort's counter.
+        segments: row, start (time of the first token), tick (counter from which on there is one token a step), ticks (how many).
+        departures: row, time it left, whether it finished, admitted (time, NaN if never), cached, recomputed, preemptions.
+        changes: time, running, waiting: increments by preemptions and resumptions.
+        samples: at about equal distances, a few thousand at most.
+        steps: engine steps.
+    """
+
+    def __init__(self, slabs: bool = False) -> None:
+        self.step_ends = array("d")
+        self.segments = Table("row", "start", "tick", "ticks")
+        self.departures = Table("row", "time", "finished", "admitted", "cached", "recomputed", "preemptions")
+        self.changes = Table("time", "running", "waiting")
+        self.samples: list[Sample] = []
+        self.steps = 0
+        self._decode_rows = self._prefill_tokens = 0
+        self._busy = 0.0
+        self._next_sample, self._spacing = 0.0, 1e-3
+        self._slabs = slabs
+        self._final = 0  # tokens that the running sequences will have in the end
+        self._lengths: dict[Sequence, int] = {}  # for that; kept only where slabs reserve memory ahead
+
+    # --- one sequence
+
+    def accepted(self, seq: Sequence, output_tokens: int) -> None:
+        """A sequence joined the queue; its answer truly has `output_tokens` tokens."""
+        if self._slabs:
+            self._lengths[seq] = seq.prompt_tokens + output_tokens - 1
+
+    def seated(self, seq: Sequence, now: float) -> None:
+        """It got memory."""
+        if seq.preemptions:
+            self.changes.add((now, 1, -1))
+        else:
+            seq.admitted_at = now
+        if self._slabs:
+            self._final += self._lengths[seq]
+
+    def preempted(self, seq: Sequence, now: float) -> None:
+        """It lost its memory."""
+        self.changes.add((now, -1, 1))
+        if self._slabs:
+            self._final -= self._lengths[seq]
+
+    def segment(self, seq: Sequence, tick: int, ticks: int) -> None:
+        """It had a token at `seq.token_at` (none if that is NaN), then one at each of `ticks` decode steps from `tick` on."""
+        self.segments.add((seq.row, seq.token_at, tick, ticks))
+
+    def left(self, seq: Sequence, now: float, finished: bool, seated: bool) -> None:
+        """It is gone, finished or cancelled; `seated` if it held memory."""
+        self.departures.add(
+            (seq.row, now, finished, seq.admitted_at, seq.cached_tokens, seq.recomputed_tokens, seq.preemptions)
+        )
+        if self._slabs:
+            length = self._lengths.pop(seq)
+            if seated:
+                self._final -= length
+
+    # --- one plan
+
+    def stepped(self, plan: StepPlan, start: float, ends, state: EngineState) -> None:
+        """A plan came back."""
+        steps = len(ends)
+        now = ends[-1]
+        self.steps += steps
+        self._busy += now - start
+        if plan.cohort is not None:
+            if steps == 1:
+                self.step_ends.append(now)
+            else:
+                self.step_ends.extend(ends)
+            self._decode_rows += plan.rows * steps
+        for chunk in plan.chunks:
+            self._prefill_tokens += chunk.tokens
+        if now >= self._next_sample:
+            self.sample(now, state)
+
+    def sample(self, now: float, state: EngineState) -> None:
+        """Note the state of memory; when there are too many notes, drop every second and take fewer from then on."""
+        use = state.allocator.use(state.stored)
+        live, internal, reserved = use.live, use.allocated, 0
+        if self._slabs:
+            dead = sum(seq.computed for seq in state.retained)
+            live -= dead
+            reserved = min(max(0, self._final - live), internal)
+            internal += dead - reserved
+        self.samples.append(
+            Sample(now, self.steps, self._decode_rows, self._prefill_tokens, self._busy, live, use.cached, reserved,
+                   internal, use.holes, use.free, len(state.swapped))
+        )  # fmt: skip
+        if len(self.samples) >= _SAMPLES:
+            self.samples = self.samples[1::2]
+            self._spacing = 2 * now / _SAMPLES
+        self._next_sample = now + self._spacing

@@ -1,0 +1,118 @@
+"""Everything a scheduler may look at."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from sim.config import SchedulerConfig
+from sim.engine.cohort import Cohort
+from sim.engine.sequence import DEVICE, Sequence
+from sim.kv.base import KVAllocator
+
+if TYPE_CHECKING:
+    from sim.schedulers.queue import WaitingQueue
+
+
+class EngineState:
+    """Queues and memory of one engine, as they stand when a step is planned.
+
+    Attributes:
+        config: the scheduler's settings.
+        allocator: KV memory.
+        waiting: sequences without memory.
+        swapped: sequences whose KV is on the host, oldest first. `host_free`: tokens of host memory left.
+        running: sequences with memory on the device, in order of admission.
+        prefilling: those of them whose known tokens are not all computed, in order of admission.
+        cohort: those of them that decode.
+        retained: finished sequences whose memory is held until their batch ends (static batching).
+        draining: running sequences that reached their declared limit in a plan that has not come back.
+        promised: memory that the running sequences would take at their declared limits, in tokens.
+        declared: tokens that the running sequences may ever know together, by their declared limits.
+        long_answers: running sequences that declared more than 4,096 tokens.
+        blocked: a refusal that stands until something changes: the head of the queue was not admitted for lack of memory
+            or seats, and since then nobody gave anything back, nothing new can be hit and nobody overtook it.
+        decode_steps: decode steps since the start.
+    """
+
+    __slots__ = (
+        "admissions", "allocator", "blocked", "cohort", "config", "declared", "decode_steps", "draining", "host_free", "long_answers", "prefilling",
+        "promised", "retained", "running", "swapped", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, config: SchedulerConfig, allocator: KVAllocator, waiting: WaitingQueue, host_tokens: int = 0
+    ) -> None:
+        self.config = config
+        self.allocator = allocator
+        self.waiting = waiting
+        self.swapped: deque[Sequence] = deque()
+        self.host_free = host_tokens
+        self.running: dict[Sequence, None] = {}
+        self.prefilling: list[Sequence] = []
+        self.cohort = Cohort(allocator.block_size)
+        self.retained: list[Sequence] = []
+        self.draining: dict[Sequence, None] = {}
+        self.promised = 0
+        self.declared = 0
+        self.long_answers = 0
+        self.blocked = False
+        self.decode_steps = 0
+        self.admissions = 0
+
+    @property
+    def seats(self) -> int:
+        """How many more sequences may hold memory."""
+        return self.config.max_num_seqs - len(self.running) - len(self.retained)
+
+    @property
+    def known(self) -> int:
+        """Tokens that the running sequences know together."""
+        return self.cohort.context + sum(seq.known for seq in self.prefilling)
+
+    @property
+    def stored(self) -> int:
+        """Tokens of KV that sequences have computed and hold, shared ones counted once for each."""
+        cohort = self.cohort
+        stored = cohort.context - cohort.size
+        for seq in self.prefilling:
+            stored += seq.computed
+        for seq in self.retained:
+            stored += seq.computed
+        for seq in self.draining:
+            stored += seq.computed
+        return stored
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not (self.running or self.waiting or self.swapped or self.retained)
+
+    def seat(self, seq: Sequence) -> None:
+        """`seq` now holds memory on the device."""
+        self.running[seq] = None
+        self.admissions += 1
+        seq.order = self.admissions
+        seq.place = DEVICE
+        if not seq.footprint:
+            seq.footprint = self.allocator.footprint(seq.limit) * (1 + len(seq.siblings))
+        self.promised += seq.footprint
+        self.declared += seq.limit
+        if seq.max_tokens > 4096:
+            self.long_answers += 1
+
+    def unseat(self, seq: Sequence) -> None:
+        """`seq` no longer holds memory on the device."""
+        del self.running[seq]
+        self.promised -= seq.footprint
+        self.declared -= seq.limit
+        if seq.max_tokens > 4096:
+            self.long_answers -= 1
+        self.blocked = False
+
+    def disperse(self, seq: Sequence) -> None:
+        """The parallel samples of `seq` have sequences of their own from now on."""
+        share = seq.footprint // (1 + len(seq.siblings))
+        self.promised -= seq.footprint - share
+        seq.footprint = share
+        seq.siblings = ()

@@ -1,0 +1,338 @@
+"""The step builder: the only hands a scheduler has.
+
+A scheduler looks at the state and calls `decode`, `extend`, `admit`, `swap_in` and `preempt`. Each changes memory and queues
+at once and writes itself into the plan, so that the next call sees what is left. Nothing is allocated anywhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.engine.plan import Chunk, Move, Stay, StepPlan
+from sim.engine.sequence import DEVICE, HOST, NEVER, NOWHERE, Sequence
+from sim.engine.state import EngineState
+from sim.kv.base import NO_HIT
+from workloads.errors import TwinserveError
+
+if TYPE_CHECKING:
+    from sim.schedulers.gates import Gate
+    from sim.schedulers.victims import VictimRule
+
+
+UNBOUNDED = 1 << 60
+"""More tokens than any budget."""
+
+
+class PlanError(TwinserveError):
+    """A scheduler asked for something that no step can do; a fault of the plug-in, not of the input."""
+
+
+class Step:
+    """One step in the making.
+
+    Attributes:
+        state: everything that may be looked at.
+        now: seconds.
+        budget: tokens that may still be scheduled.
+        admitted: who got memory in this step, in order. copies: block copies to go with it.
+        preempted: whether anyone was preempted in this step.
+        wake_at: set by a scheduler that waits on purpose: plan again at this time even if nothing happens.
+    """
+
+    __slots__ = (
+        "_allocator", "_budget", "_chunks", "_cohort", "_decoding", "_gate", "_left", "_padded", "_plan", "_preempted", "_register_now", "_swapped_in",
+        "_swapped_out", "_touched", "_unregistered", "_victims", "admitted", "budget", "copies", "now", "state", "wake_at",
+    )  # fmt: skip
+
+    def __init__(self, state: EngineState, gate: Gate, victims: VictimRule, register_now: bool) -> None:
+        self.state = state
+        self._cohort = state.cohort
+        self._allocator = state.allocator
+        self._budget = state.config.max_num_batched_tokens
+        self._gate = gate
+        self._victims = victims
+        self._register_now = register_now
+        self.copies: list[tuple[int, int]] = []
+        self._touched = True  # whether anything but decoding was planned since the lists below were made
+
+    def begin(self, number: int, now: float) -> None:
+        """Start an empty plan."""
+        self._plan = StepPlan(number, self._cohort.tick)
+        self._decoding = False
+        self._padded: tuple[int, int] | None = None
+        self.budget = self._budget
+        self.now = now
+        self.wake_at: float | None = None
+        if self._touched:
+            self._chunks = {}
+            self.admitted = {}
+            self._unregistered = []
+            self._preempted, self._left, self._swapped_out, self._swapped_in = [], [], [], []
+            self._touched = False
+
+    # --- what a scheduler reads
+
+    @property
+    def waiting(self):
+        """The waiting queue."""
+        return self.state.waiting
+
+    @property
+    def prefilling(self) -> list[Sequence]:
+        """Running sequences whose known tokens are not all computed, in order of admission; a copy."""
+        return list(self.state.prefilling)
+
+    @property
+    def seats(self) -> int:
+        """How many more sequences may hold memory."""
+        return self.state.seats
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything but decoding was planned."""
+        return self._touched
+
+    @property
+    def preempted(self) -> bool:
+        return bool(self._preempted)
+
+    @property
+    def chunks(self) -> int:
+        """Prefill pieces planned so far."""
+        return len(self._chunks)
+
+    def completes(self, seq: Sequence) -> bool:
+        """Whether this step computes all that is left of a prompt."""
+        chunk = self._chunks.get(seq)
+        return chunk is not None and chunk.samples
+
+    # --- what a scheduler does
+
+    def decode(self) -> bool:
+        """Plan one token for every decoding sequence, taking memory from victims if there is too little.
+
+        Returns:
+            Whether anything decodes.
+        """
+        cohort = self._cohort
+        if self._decoding:
+            raise PlanError("a scheduler planned the decoding sequences twice in one step")
+        if not cohort.size:
+            return False
+        if not self._allocator.grow_cohort(cohort):
+            self._make_room()
+            if not cohort.size:
+                return False
+        budget = self.budget - cohort.size
+        if budget < 0 and self._chunks:
+            raise PlanError(
+                f"{cohort.size} sequences decode but {self.budget} tokens of the step's budget are left: "
+                "max_num_batched_tokens must be at least max_num_seqs, and decode() come before prefill"
+            )
+        self._decoding = True
+        self.budget = budget if budget > 0 else 0
+        return True
+
+    def _make_room(self) -> None:
+        """Preempt until the cohort can take its step: as few as needed, or down to the rule's headroom."""
+        state, allocator, cohort = self.state, self.state.allocator, self.state.cohort
+        headroom = self._victims.headroom
+        if headroom:
+            while len(state.running) > 1:
+                self._preempt_one()
+                if allocator.available >= cohort.size * headroom:
+                    break
+            if allocator.grow_cohort(cohort):
+                return
+        for seq in sorted(allocator.crossing(cohort), key=lambda s: s.order):
+            while seq.cohort is not None and not allocator.grow(seq, seq.known):
+                self._preempt_one()
+
+    def _preempt_one(self) -> None:
+        victim = self._victims.choose(self.state)
+        if victim is None:
+            raise PlanError(
+                "the KV pool is exhausted and the victim rule `none` lets nobody be preempted: "
+                "use a gate that reserves whole answers (reserve-output, max-length), or another victim rule"
+            )
+        self.preempt(victim)
+
+    def extend(self, seq: Sequence, tokens: int) -> bool:
+        """Compute up to `tokens` further tokens of a running sequence's prompt.
+
+        Less is planned where the budget or what remains is less. Victims give memory back where it is short.
+
+        Returns:
+            Whether anything was planned for it.
+        """
+        if seq not in self.state.running or seq.cohort is not None or seq in self._chunks:
+            raise PlanError(f"{seq} is not part-way through its prompt, or was extended already")
+        tokens = min(tokens, seq.remaining, self.budget)
+        tokens = self._aligned(tokens, seq.remaining)
+        if tokens < 1:
+            return False
+        while not self.state.allocator.grow(seq, seq.computed + tokens):
+            self._preempt_one()
+            if seq.place != DEVICE:
+                return False
+        self._unregistered.append(self._add_chunk(seq, tokens))
+        return True
+
+    def _aligned(self, tokens: int, remaining: int) -> int:
+        """A piece that does not end the prompt is cut down to whole chunk units."""
+        return tokens if tokens >= remaining else tokens - tokens % self.state.config.chunk_unit
+
+    def _add_chunk(self, seq: Sequence, tokens: int) -> Chunk:
+        chunk = Chunk(seq, tokens, seq.computed, tokens, tokens == seq.remaining)
+        self._chunks[seq] = chunk
+        self._touched = True
+        self.budget -= tokens
+        return chunk
+
+    def admit(self, seq: Sequence, most: int = UNBOUNDED, whole: bool = False) -> bool:
+        """Give a waiting sequence memory and plan the first piece of its prompt, after what the cache already has.
+
+        Args:
+            most: longest piece; by default what is left of the budget.
+            whole: all of the prompt in this step or nothing. The first prompt of a step may then exceed the budget.
+
+        Returns:
+            Whether it was admitted. If memory or seats lacked, `state.blocked` is set.
+        """
+        state = self.state
+        allocator = self._allocator
+        if state.seats < 1 + len(seq.siblings):
+            state.blocked = True
+            return False
+        if self._unregistered:
+            self._register()
+        hit = allocator.lookup(seq) if allocator.shares else NO_HIT
+        cached = hit.tokens
+        remaining = tokens = seq._known - cached
+        if whole:
+            if tokens > self.budget and (self._chunks or self._decoding):
+                return False
+        else:
+            tokens = self._aligned(min(tokens, self.budget, most), tokens)
+            if tokens < 1:
+                return False
+        reach = cached + tokens
+        if not self._gate.admits(seq, hit, reach, state) or not allocator.admit(seq, hit, reach):
+            state.blocked = True
+            return False
+        state.waiting.remove(seq)
+        seq._computed = cached
+        if seq.preemptions:
+            seq.recomputed_tokens += remaining
+        else:
+            seq.cached_tokens = cached
+        state.seat(seq)
+        state.prefilling.append(seq)
+        self.admitted[seq] = None
+        self._add_chunk(seq, tokens)
+        if self._register_now:
+            allocator.computed(seq, reach)
+        return True
+
+    def preempt(self, seq: Sequence) -> None:
+        """Take all memory from a running sequence; it goes to the host if that is the rule, else it will be recomputed."""
+        state = self.state
+        if seq in self.admitted:
+            raise PlanError(f"{seq} was admitted in this step and cannot be preempted in it")
+        if seq not in state.running:
+            raise PlanError(f"{seq} holds no memory and cannot be preempted")
+        self._touched = True
+        tokens = seq.computed
+        swap = state.config.preemption == "swap" and seq.cohort is not None and tokens <= state.host_free
+        state.allocator.release(seq)
+        if seq.cohort is not None:
+            if self._decoding:
+                self.budget += 1
+            self._left.append(Stay(seq, seq.join_tick, state.cohort.tick - seq.join_tick))
+            state.cohort.leave(seq)
+        else:
+            state.prefilling.remove(seq)
+            chunk = self._chunks.pop(seq, None)
+            if chunk is not None:
+                self.budget += chunk.tokens
+                self._unregistered.remove(chunk)
+        state.unseat(seq)
+        seq.preemptions += 1
+        if swap:
+            seq.place = HOST
+            state.host_free -= tokens
+            state.swapped.append(seq)
+            self._swapped_out.append(Move(seq, tokens))
+        else:
+            seq.place = NOWHERE
+            seq._computed = 0
+            state.waiting.put_back(seq, state.config.requeue)
+        self._preempted.append(seq)
+        self._gate.preempted(state)
+
+    def swap_in(self, seq: Sequence) -> bool:
+        """Bring a swapped sequence back; it decodes in this step if the others do."""
+        state = self.state
+        if state.seats < 1 or self.budget < 1 or not state.allocator.admit(seq, NO_HIT, seq._known):
+            state.blocked = True
+            return False
+        self._touched = True
+        state.swapped.remove(seq)
+        state.host_free += seq._computed
+        self._swapped_in.append(Move(seq, seq._computed))
+        self.admitted[seq] = None
+        seq.token_at = NEVER
+        state.seat(seq)
+        state.cohort.join(seq)
+        self._decoding = True
+        self.budget -= 1
+        return True
+
+    def pad_prompts(self) -> int:
+        """Compute every prompt of this step at the width of the longest (static batching); that width."""
+        width = max(chunk.tokens for chunk in self._chunks.values())
+        self._chunks = {seq: chunk._replace(width=width) for seq, chunk in self._chunks.items()}
+        return width
+
+    def pad_rows(self, rows: int, width: int) -> None:
+        """Compute `rows` rows in this decode step, dead ones among them, each over `width` tokens (static batching)."""
+        self._padded = (rows, width)
+
+    def release_retained(self) -> None:
+        """Give back the memory of finished sequences that was held to the end of their batch."""
+        state = self.state
+        for seq in state.retained:
+            state.allocator.release(seq)
+        state.retained.clear()
+        state.blocked = False
+
+    # --- handing over
+
+    def _register(self) -> None:
+        """What running prompts compute in this step may be hit by whoever is admitted after them."""
+        if self._register_now:
+            for chunk in self._unregistered:
+                self.state.allocator.computed(chunk.seq, chunk.past + chunk.tokens)
+            self._unregistered.clear()
+
+    def finish(self) -> StepPlan:
+        """The plan as it stands."""
+        if self._unregistered:
+            self._register()
+        plan = self._plan
+        if self._touched:
+            plan.chunks = list(self._chunks.values())
+            plan.preempted, plan.left = self._preempted, self._left
+            plan.swapped_out, plan.swapped_in = self._swapped_out, self._swapped_in
+        if self.copies:
+            plan.copies, self.copies = self.copies, []
+        if self._decoding:
+            cohort = self.state.cohort
+            if cohort.size:
+                plan.cohort = cohort
+                plan.rows = cohort.size
+                plan.context = cohort.context
+                if self._padded:
+                    rows, width = self._padded
+                    plan.rows, plan.context = rows, rows * width
+        return plan

@@ -1,0 +1,173 @@
+"""Blocks in runs: who owns them, in which order free ones are used again, and which prefix lies where.
+
+vLLM keeps one object a block: a free block stays in a list in LRU order with its contents, an allocation takes the head, a hit
+takes its block out of the middle. Handling blocks one by one is what makes simulators slow, so the same order is kept here for
+*runs*: blocks that hold successive pieces of one content. Of a run, whoever shares it uses a leading part, and what is freed
+or evicted goes from its end, so a run is a list of blocks and a few numbers:
+
+    blocks   0 ........ used ........ len(blocks)
+             in use     free, newest first: pieces with a place each in the queue
+
+Taking, freeing and hitting cost a few operations a run, whatever its length.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class Run:
+    """Blocks with successive pieces of one content.
+
+    Attributes:
+        blocks: block ids, in order of content.
+        key: name of the first block in the index; None: nobody can hit it.
+        used: leading blocks that somebody uses.
+        users: how many use any.
+        depths: if they are more than one or use different parts: leading blocks used → number of such users; else None.
+        pieces: its free pieces, from the end of the run to its front, so the oldest comes first.
+    """
+
+    __slots__ = ("blocks", "depths", "key", "pieces", "used", "users")
+
+    def __init__(self, blocks: list[int], key: int | None) -> None:
+        self.blocks = blocks
+        self.key = key
+        self.used = len(blocks)
+        self.users = 1
+        self.depths: dict[int, int] | None = None
+        self.pieces: list[Piece] = []
+
+    def deepen(self, before: int, after: int) -> None:
+        """A user that used `before` leading blocks now uses `after`, the whole run."""
+        if self.depths is not None:
+            self._leave(before)
+            self.depths[after] = self.depths.get(after, 0) + 1
+        self.used = after
+
+    def _leave(self, depth: int) -> None:
+        depths = self.depths
+        if depths[depth] == 1:
+            del depths[depth]
+        else:
+            depths[depth] -= 1
+
+    def add_user(self, depth: int) -> None:
+        """Somebody else uses the first `depth` blocks too."""
+        if self.users:
+            if self.depths is None:
+                self.depths = {self.used: 1}
+            self.depths[depth] = self.depths.get(depth, 0) + 1
+        self.users += 1
+
+    def drop_user(self, depth: int) -> int:
+        """A user of the first `depth` blocks is gone; how many leading blocks are still used."""
+        self.users -= 1
+        if self.depths is None:
+            return 0
+        self._leave(depth)
+        if not self.users:
+            self.depths = None
+            return 0
+        return max(self.depths)
+
+
+class Piece:
+    """Free blocks `low … high − 1` of a run: one place in the queue."""
+
+    __slots__ = ("high", "low", "run")
+
+    def __init__(self, run: Run, low: int, high: int) -> None:
+        self.run = run
+        self.low = low
+        self.high = high
+
+
+class BlockPool:
+    """All blocks of a replica.
+
+    Attributes:
+        count: free blocks.
+        cached: free blocks that can still be hit.
+        index: key → run, for every run that can be hit.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.count = 0
+        self.cached = 0
+        self.index: dict[int, Run] = {}
+        self._queue: OrderedDict[Piece, None] = OrderedDict()
+        if blocks:
+            self.give_back(Run(list(range(blocks - 1, -1, -1)), None), blocks)
+
+    def take(self, count: int) -> list[int]:
+        """Take the `count` free blocks that were given back longest ago, forgetting what they held. There must be as many."""
+        self.count -= count
+        queue = self._queue
+        taken: list[int] | None = None
+        while True:
+            piece = next(iter(queue))
+            run = piece.run
+            blocks = run.blocks
+            have = piece.high - piece.low
+            if have > count:
+                piece.high -= count
+                part = blocks[-count:]
+                del blocks[-count:]
+                have = count
+            else:
+                del queue[piece]
+                del run.pieces[0]
+                if piece.low:
+                    part = blocks[-have:]
+                    del blocks[-have:]
+                else:  # the whole run
+                    part, run.blocks = blocks, []
+                    if run.key is not None:
+                        del self.index[run.key]
+            if run.key is not None:
+                self.cached -= have
+            count -= have
+            if taken is None:
+                taken = part
+            else:
+                taken += part
+            if not count:
+                return taken
+
+    def join(self, run: Run, depth: int) -> None:
+        """Use the first `depth` blocks of a run too, taking those that are free out of the queue."""
+        run.add_user(depth)
+        used = run.used
+        if depth <= used:
+            return
+        pieces = run.pieces
+        while pieces and pieces[-1].low < depth:
+            piece = pieces[-1]
+            if piece.high > depth:
+                piece.low = depth
+                break
+            del self._queue[piece]
+            pieces.pop()
+        self.count -= depth - used
+        if run.key is not None:
+            self.cached -= depth - used
+        run.used = depth
+
+    def give_back(self, run: Run, depth: int) -> None:
+        """Stop using the first `depth` blocks of a run; those nobody else uses become free."""
+        used = run.drop_user(depth)
+        before = run.used
+        if used >= before:
+            return
+        piece = Piece(run, used, before)
+        run.pieces.append(piece)
+        run.used = used
+        self._queue[piece] = None
+        self.count += before - used
+        if run.key is not None:
+            self.cached += before - used
+
+    def free_blocks(self) -> list[int]:
+        """Every free block, for checks; the next to be taken first."""
+        return [block for piece in self._queue for block in reversed(piece.run.blocks[piece.low : piece.high])]

@@ -1,0 +1,81 @@
+"""Names for blocks of content, so that equal prefixes have equal names.
+
+A block's key stands for *everything up to and including* that block: two sequences have the same key at a position exactly
+when they agree on all tokens up to its end. In simulation the content comes as spans, so whole *runs* of blocks are named at
+once: a run is the blocks that lie inside one span, and a prompt of ten thousand tokens costs a few hashes, not hundreds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from workloads.traffic import Span, answer_content
+
+_ROOT = 0x5EED
+_ENDLESS = 1 << 50
+
+
+class KeyRun(NamedTuple):
+    """Blocks `first … end − 1` of a sequence lie inside one content; `key` names the first of them, given all before it."""
+
+    first: int
+    end: int
+    key: int
+
+
+def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
+    """The runs of a sequence: its prompt, then its answer without end.
+
+    Args:
+        prompt: spans of the prompt.
+        answer: content id of the answer.
+        block: tokens a block.
+    """
+    runs: list[KeyRun] = []
+    previous = _ROOT
+    position = 0  # blocks done
+    pieces: list[tuple[int, int, int]] = []  # of the block under way, when it straddles spans
+    filled = 0
+    for content, offset, length in (*_merged(prompt), (answer, 0, _ENDLESS)):
+        if filled:
+            take = min(length, block - filled)
+            pieces.append((content, offset, take))
+            filled += take
+            offset += take
+            length -= take
+            if filled < block:
+                continue
+            previous = hash((previous, *pieces))
+            runs.append(KeyRun(position, position + 1, previous))
+            position += 1
+            pieces, filled = [], 0
+        count = length // block
+        if count:
+            previous = hash((previous, content, offset))
+            runs.append(KeyRun(position, position + count, previous))
+            position += count
+            previous = hash((previous, count))
+        if rest := length - count * block:
+            pieces, filled = [(content, offset + count * block, rest)], rest
+    return runs
+
+
+def _merged(spans: Seq[Span]) -> Seq[Span]:
+    """The same content with adjoining pieces of one span put together, since how it was cut must not matter."""
+    if len(spans) < 2:
+        return spans
+    merged: list[Span] = [spans[0]]
+    for span in spans[1:]:
+        last = merged[-1]
+        if last.content == span.content and last.offset + last.length == span.offset:
+            merged[-1] = Span(span.content, last.offset, last.length + span.length)
+        else:
+            merged.append(span)
+    return merged
+
+
+def sequence_keys(row: int, sample: int, prompt: Seq[Span], block: int) -> list[KeyRun]:
+    """Key runs of sample `sample` of request `row`. Only sample 0 is what later turns of a session refer to."""
+    answer = answer_content(row)
+    return key_runs(prompt, answer if sample == 0 else hash((answer, sample)) | (1 << 61), block)

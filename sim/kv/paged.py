@@ -1,0 +1,304 @@
+"""Paged KV: fixed blocks, block tables, reference counts, copy-on-write, and a hash-chain prefix cache.
+
+Follows vLLM v1's block pool (`vllm/v1/core/block_pool.py`): full blocks are named by the chain of their contents, a freed
+block keeps its contents until it is used again in LRU order, a sequence's last blocks go before its first, and a hit may
+take a free block back. TensorRT-LLM's block reuse behaves the same at this level with blocks of 32.
+
+Two things differ, and neither can be seen from outside but in a corner. Blocks filled by decoding are registered when
+their sequence gives them back, not while it runs: no other prompt can contain an answer that is still being made. And when
+two sequences compute the same content at once, the blocks of the second are not registered beside the first's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.engine.cohort import Cohort
+from sim.engine.sequence import Sequence
+from sim.kv.base import FOREVER, NO_HIT, Hit, KVUse
+from sim.kv.block_pool import BlockPool, Run
+from sim.kv.keys import KeyRun, sequence_keys
+
+_FEW = 4096
+"""Stretches longer than this many steps are cut; looking further ahead would cost more than it saves."""
+
+
+class PagedAllocator:
+    """Blocks of `block_size` tokens in `capacity // block_size` places.
+
+    A sequence's table is its `runs` (leading parts of runs that others may use too), then its own `blocks`.
+
+    Args:
+        capacity: tokens in all; what does not fill a block is left out.
+        block_size: tokens a block.
+        prefix_caching: keep and share what was computed.
+    """
+
+    def __init__(self, capacity: int, block_size: int = 16, prefix_caching: bool = True) -> None:
+        self.block_size = block_size
+        self.total = capacity // block_size
+        self.capacity = self.total * block_size
+        self.shares = prefix_caching
+        self.pool = BlockPool(self.total)
+        self._held = 0  # sum of the lengths of all block tables
+        self._spare: list[int] = []  # taken for decoding sequences, not yet assigned to one
+        self._grown_tick = -1  # counter at which the cohort's next tokens were last granted
+
+    @property
+    def available(self) -> int:
+        return self.pool.count * self.block_size
+
+    def footprint(self, tokens: int) -> int:
+        return -(-tokens // self.block_size) * self.block_size
+
+    def fits(self, seq: Sequence) -> str | None:
+        if seq.limit <= self.capacity:
+            return None
+        need = self.footprint(seq.limit - 1)
+        if need <= self.capacity:
+            return None
+        return f"needs {need:,} tokens of KV for its {seq.limit:,} tokens; the pool has {self.capacity:,}"
+
+    def table(self, seq: Sequence) -> list[int]:
+        """Block ids of a sequence, in order."""
+        self.settle(seq)
+        blocks: list[int] = []
+        for run, depth in seq.runs:
+            blocks += run.blocks[:depth]
+        return blocks + seq.blocks
+
+    # --- prefixes
+
+    def lookup(self, seq: Sequence) -> Hit:
+        index = self.pool.index
+        if not index:
+            return NO_HIT
+        keys = seq.keys
+        if keys is None:
+            keys = seq.keys = self.keys_of(seq)
+        run = index.get(keys[0].key)
+        if run is None:
+            return NO_HIT
+        most = (seq.known - 1) // self.block_size
+        hits: list[tuple[Run, int]] = []
+        idle = 0
+        for first, end, key in keys:
+            run = index.get(key)
+            if run is None:
+                break
+            depth = min(len(run.blocks), end - first, most - first)
+            if depth <= 0:
+                break
+            hits.append((run, depth))
+            idle += max(0, depth - run.used)
+            length = first + depth
+            if length < end:
+                break
+        if not hits:
+            return NO_HIT
+        return Hit(length * self.block_size, idle * self.block_size, hits)
+
+    def keys_of(self, seq: Sequence) -> list[KeyRun]:
+        """Key runs of a sequence; a real backend overrides this to hash token ids."""
+        return sequence_keys(seq.row, seq.sample, seq.prompt, self.block_size)
+
+    def computed(self, seq: Sequence, tokens: int) -> None:
+        full = tokens // self.block_size
+        done = seq.registered
+        if full <= done or not self.shares:
+            return
+        if seq.keys is None:
+            seq.keys = self.keys_of(seq)
+        own = seq.blocks
+        index = self.pool.index
+        for first, end, key in seq.keys:
+            if end <= done:
+                continue
+            if first >= full:
+                break
+            part = own[: min(end, full) - done]
+            del own[: len(part)]
+            run = index.get(key)
+            if run is None and done == first:
+                run = index[key] = Run(part, key)
+                seq.runs.append((run, len(part)))
+            elif run is not None and done > first and seq.runs[-1] == (run, len(run.blocks)):
+                depth = len(run.blocks)
+                run.blocks += part
+                run.deepen(depth, depth + len(part))
+                seq.runs[-1] = (run, depth + len(part))
+            else:  # somebody else computed the same content first
+                seq.runs.append((Run(part, None), len(part)))
+            done += len(part)
+        seq.registered = done
+
+    # --- growing
+
+    def admit(self, seq: Sequence, hit: Hit, tokens: int) -> bool:
+        pool = self.pool
+        size = self.block_size
+        need = -(-tokens // size) - hit.tokens // size
+        if need + hit.idle // size > pool.count:
+            return False
+        if hit.tokens:
+            for run, depth in hit.handle:
+                pool.join(run, depth)
+            seq.runs = list(hit.handle)
+            seq.registered = hit.tokens // size
+        if need > 0:
+            seq.blocks = pool.take(need)
+        self._held += seq.registered + len(seq.blocks)
+        return True
+
+    def grow(self, seq: Sequence, tokens: int) -> bool:
+        need = -(-tokens // self.block_size) - self._blocks(seq)
+        if need <= 0:
+            return True
+        if need > self.pool.count:
+            return False
+        self._spare += self.pool.take(need)
+        self._held += need
+        self._assign(seq, -(-tokens // self.block_size))
+        return True
+
+    def _blocks(self, seq: Sequence) -> int:
+        """How many blocks a sequence has, assigned or not."""
+        assigned = seq.registered + len(seq.blocks)
+        cohort = seq.cohort
+        if cohort is None:
+            return assigned
+        tokens = seq._base + cohort.tick - (self._grown_tick != cohort.tick)
+        return max(assigned, -(-tokens // self.block_size))
+
+    def _assign(self, seq: Sequence, blocks: int) -> None:
+        """Say which blocks a sequence's first `blocks` are; those of decoding sequences are only counted until then."""
+        missing = blocks - seq.registered - len(seq.blocks)
+        if missing > 0:
+            seq.blocks += self._spare[-missing:]
+            del self._spare[-missing:]
+
+    def grow_cohort(self, cohort: Cohort) -> bool:
+        need = len(cohort.crossing())
+        if need:
+            if need > self.pool.count:
+                return False
+            self._spare += self.pool.take(need)
+            self._held += need
+        self._grown_tick = cohort.tick
+        return True
+
+    def crossing(self, cohort: Cohort) -> Iterable[Sequence]:
+        return cohort.crossing()
+
+    def replay(self, cohort: Cohort, steps: int) -> None:
+        laps, rest = divmod(steps, self.block_size)
+        need = laps * cohort.size  # in any `block_size` steps every member needs exactly one block
+        for ahead in range(1, rest + 1):
+            need += len(cohort.crossing(ahead))
+        if need:
+            self._spare += self.pool.take(need)
+            self._held += need
+        self._grown_tick = cohort.tick + steps
+
+    def stable_steps(self, cohort: Cohort) -> int:
+        size = cohort.size
+        if not size:
+            return FOREVER
+        free = self.pool.count
+        block = self.block_size
+        laps = free // size
+        if laps * block >= _FEW:
+            return _FEW
+        free -= laps * size
+        ahead = laps * block
+        for step in range(1, block + 1):
+            free -= len(cohort.crossing(ahead + step))
+            if free < 0:
+                return ahead + step
+        return ahead + block
+
+    # --- giving back and sharing
+
+    def settle(self, seq: Sequence) -> None:
+        self._assign(seq, self._blocks(seq))
+
+    def release(self, seq: Sequence) -> None:
+        pool = self.pool
+        count = self._blocks(seq)
+        self._held -= count
+        self._assign(seq, count)
+        if self.shares:
+            self.computed(seq, seq.computed)
+        if seq.blocks:
+            pool.give_back(Run(seq.blocks, None), len(seq.blocks))
+            seq.blocks = []
+        if seq.runs:
+            for run, depth in reversed(seq.runs):
+                pool.give_back(run, depth)
+            seq.runs = []
+            seq.registered = 0
+
+    def fork(self, parent: Sequence, child: Sequence) -> list[tuple[int, int]] | None:
+        self.settle(parent)
+        full = parent.computed // self.block_size
+        partial = parent.computed % self.block_size
+        if partial and not self.pool.count:
+            return None
+        own = full - parent.registered
+        if own > 0:  # so far the parent's alone: make it a run that two can use
+            parent.runs.append((Run(parent.blocks[:own], None), own))
+            del parent.blocks[:own]
+            parent.registered = full
+        for run, depth in parent.runs:
+            self.pool.join(run, depth)
+        child.runs = list(parent.runs)
+        child.registered = parent.registered
+        copies = []
+        if partial:
+            child.blocks = self.pool.take(1)
+            copies.append((parent.blocks[0], child.blocks[0]))
+        self._held += child.registered + len(child.blocks)
+        return copies
+
+    # --- accounts
+
+    def held(self, stored: int) -> int:
+        return self._held * self.block_size
+
+    def use(self, stored: int) -> KVUse:
+        block = self.block_size
+        allocated = self._held * block - stored
+        cached = self.pool.cached * block
+        free = self.pool.count * block
+        return KVUse(self.capacity, self.capacity - free - allocated, cached, allocated, 0, free - cached)
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        depths: dict[Run, dict[int, int]] = {}
+        owned: set[int] = set()
+        held = private = 0
+        for seq in sequences:
+            table = self.table(seq)
+            held += len(table)
+            assert len(table) * self.block_size >= seq.computed, f"{seq} has KV outside its blocks"
+            assert len(set(table)) == len(table), f"{seq} has a block twice"
+            assert seq.registered == sum(depth for _, depth in seq.runs), f"{seq} miscounts its shared blocks"
+            private += len(seq.blocks)
+            owned.update(table)
+            for run, depth in seq.runs:
+                users = depths.setdefault(run, {})
+                users[depth] = users.get(depth, 0) + 1
+        assert not self._spare, f"{len(self._spare)} blocks were taken for nobody"
+        free = self.pool.free_blocks()
+        shared = {block for run, users in depths.items() for block in run.blocks[: max(users)]}
+        assert len(shared) + private == len(owned), "a block has an owner that its reference count does not know"
+        assert held == self._held, f"block tables hold {held} blocks, the allocator counts {self._held}"
+        assert len(free) == self.pool.count, f"{len(free)} blocks are free, {self.pool.count} are counted"
+        assert len(set(free)) == len(free), "a block is free twice"
+        assert not owned & set(free), "a block in use is free"
+        assert len(owned) + len(free) == self.total, f"{self.total - len(owned) - len(free)} blocks leaked"
+        for run, users in depths.items():
+            assert run.users == sum(users.values()), "reference counts do not match the block tables"
+            assert (run.depths or {run.used: 1}) == users, "a run's shared depths do not match the block tables"
+        for key, run in self.pool.index.items():
+            assert run.key == key and run.blocks, "the index points to a run that is gone"
+            assert run in depths or not run.users, "a cached run has users that no table shows"

@@ -1,0 +1,257 @@
+"""Engines as presets: bundles of scheduler, gate, victim rule, allocator and sizing, dated where behaviour changed.
+
+A preset holds only what it sets apart from the field defaults; `SOURCES` says where each value is from. A bare name is the
+newest of its kind. Values that depend on the GPU (vLLM's and SGLang's token budgets) are worked out in `preset_config`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sim.config import EngineConfig, KVConfig, SchedulerConfig
+from workloads.errors import unknown_name
+
+_GIB = 1 << 30
+_UNLIMITED = 1 << 24
+"""Token budget of engines that have none: more than any step holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One engine.
+
+    Attributes:
+        summary: one line for `bench list presets`.
+        engine, scheduler, kv: field values that it sets.
+        sources: dotted field → where the value is from.
+        refuses: what it does not do, as dotted field → values, with the reason; a user who asks for it gets an error.
+    """
+
+    summary: str
+    engine: dict = field(default_factory=dict)
+    scheduler: dict = field(default_factory=dict)
+    kv: dict = field(default_factory=dict)
+    sources: dict = field(default_factory=dict)
+    refuses: dict = field(default_factory=dict)
+
+
+_VLLM_ARGS = "vllm/engine/arg_utils.py"
+_VLLM_SCHED = "vllm/v1/core/sched/scheduler.py"
+_SGL_ARGS = "sglang/srt/server_args.py"
+_SGL_POLICY = "sglang/srt/managers/schedule_policy.py"
+_TRT_CAPACITY = "tensorrt_llm cpp/batch_manager/capacityScheduler.cpp"
+
+_V1 = Preset(
+    "vLLM v1: running first, chunked prefill, hash-chain prefix cache, recompute",
+    engine={"host": "vllm", "depth": 1},
+    scheduler={
+        "name": "chunked-prefill", "gate": "optimistic", "victim": "last-admitted", "requeue": "head", "prefill": "mixed",
+        "policy": "fcfs", "preemption": "recompute",
+    },
+    kv={
+        "allocator": "paged", "block_size": 16, "prefix_caching": True, "register": "scheduled", "memory_rule": "total",
+        "memory_utilization": 0.9,
+    },
+    sources={
+        "scheduler.name": _VLLM_SCHED, "scheduler.gate": "vllm/v1/core/kv_cache_manager.py", "scheduler.victim": _VLLM_SCHED,
+        "scheduler.max_num_seqs": _VLLM_ARGS, "scheduler.max_num_batched_tokens": _VLLM_ARGS,
+        "kv.block_size": "vllm/config/cache.py", "kv.prefix_caching": _VLLM_ARGS, "kv.register": "vllm/v1/core/block_pool.py",
+        "kv.memory_utilization": "docs.vllm.ai, engine arguments",
+    },
+    refuses={"scheduler.preemption": {"swap": "vLLM v1 preempts by recompute only"}},
+)  # fmt: skip
+
+_SGLANG = Preset(
+    "SGLang: prefill first, radix tree over tokens, learned reservation, retraction",
+    engine={"host": "sglang", "depth": 2, "stops_ahead": False},
+    scheduler={
+        "name": "chunked-prefill", "gate": "ratio", "victim": "fewest-outputs", "requeue": "tail", "prefill": "first",
+        "policy": "fcfs", "max_partial_prefills": 1, "max_num_seqs": 4096, "admit_after_preemption": True,
+    },
+    kv={
+        "allocator": "radix", "block_size": 1, "prefix_caching": True, "register": "computed", "memory_rule": "static",
+        "memory_utilization": 0.88,
+    },
+    sources={
+        "scheduler.gate": _SGL_POLICY, "scheduler.victim": "sglang/srt/managers/schedule_batch.py (retract_decode)",
+        "scheduler.max_num_batched_tokens": f"{_SGL_ARGS} (chunked_prefill_size)", "scheduler.policy": _SGL_ARGS,
+        "scheduler.requeue": "sglang/srt/managers/scheduler.py", "kv.memory_utilization": f"{_SGL_ARGS} (mem_fraction_static)",
+        "kv.register": "sglang/srt/mem_cache/radix_cache.py", "depth": "SGLang v0.4 release notes (overlap scheduler)",
+    },
+    refuses={"scheduler.preemption": {"swap": "SGLang retracts by recompute only"}},
+)  # fmt: skip
+
+_TRT = Preset(
+    "TensorRT-LLM: in-flight batching, whole answers reserved (GUARANTEED_NO_EVICT), block reuse",
+    engine={"host": "tensorrt-llm", "depth": 2, "stops_ahead": False},
+    scheduler={
+        "name": "continuous", "gate": "reserve-output", "victim": "none", "requeue": "arrival", "prefill": "mixed",
+        "max_num_seqs": 2048, "max_num_batched_tokens": 8192, "chunk_unit": 32,
+    },
+    kv={
+        "allocator": "paged", "block_size": 32, "prefix_caching": True, "register": "computed", "memory_rule": "free",
+        "memory_utilization": 0.9,
+    },
+    sources={
+        "scheduler.gate": _TRT_CAPACITY, "scheduler.name": "tensorrt_llm cpp/batch_manager/microBatchScheduler.cpp",
+        "scheduler.max_num_seqs": "TensorRT-LLM docs (max_batch_size)", "kv.memory_utilization": "TensorRT-LLM docs "
+        "(free_gpu_memory_fraction, of memory free after load)", "kv.block_size": "TensorRT-LLM docs (tokens_per_block)",
+        "depth": "TensorRT-LLM docs (overlap scheduler, one extra decode step a request)",
+    },
+    refuses={"scheduler.preemption": {"swap": "TensorRT-LLM pauses by recompute only"}},
+)  # fmt: skip
+
+
+def _derived(base: Preset, summary: str, *, engine=None, scheduler=None, kv=None, sources=None, refuses=None) -> Preset:
+    return Preset(
+        summary, {**base.engine, **(engine or {})}, {**base.scheduler, **(scheduler or {})}, {**base.kv, **(kv or {})},
+        {**base.sources, **(sources or {})}, base.refuses if refuses is None else refuses,
+    )  # fmt: skip
+
+
+PRESETS: dict[str, Preset] = {
+    "static": Preset(
+        "static batching: one batch from start to end, prompts padded, slabs of the longest length",
+        engine={"host": "none"},
+        scheduler={
+            "name": "static", "gate": "optimistic", "victim": "none", "max_num_seqs": 32,
+            "max_num_batched_tokens": _UNLIMITED, "streaming": False,
+        },
+        kv={"allocator": "contiguous", "slab": "max-length", "prefix_caching": False, "register": "computed"},
+        sources={
+            "scheduler.name": "NVIDIA/FasterTransformer docs/gpt_guide.md", "kv.slab": "FasterTransformer ParallelGpt.cc",
+            "scheduler.max_num_seqs": "set by hand in such systems, 8 to 128",
+        },
+        refuses={
+            "kv.prefix_caching": {True: "a static batch shares no prefixes"},
+            "scheduler.preemption": {"swap": "a static batch is never preempted"},
+        },
+    ),
+    "orca": Preset(
+        "Orca (OSDI '22): iteration-level batching, declared lengths reserved in contiguous slabs",
+        engine={"host": "none"},
+        scheduler={
+            "name": "continuous", "gate": "optimistic", "victim": "none", "prefill": "mixed", "max_num_seqs": 128,
+            "max_num_batched_tokens": _UNLIMITED,
+        },
+        kv={"allocator": "contiguous", "slab": "max-length", "prefix_caching": False, "register": "computed"},
+        sources={
+            "scheduler.max_num_seqs": "microsoft/vidur orca_replica_scheduler.py",
+            "kv.slab": "Orca (Max) in the PagedAttention paper, arXiv 2309.06180",
+        },
+        refuses={
+            "kv.prefix_caching": {True: "Orca has no prefix cache"},
+            "scheduler.preemption": {"swap": "Orca reserves memory and never preempts"},
+        },
+    ),
+    "vllm-v0": Preset(
+        "vLLM v0 (to 0.7): prefill first, whole prompts, 1 % watermark, recompute or swap",
+        engine={"host": "vllm"},
+        scheduler={
+            "name": "continuous", "gate": "watermark", "watermark": 0.01, "victim": "last-admitted", "requeue": "head",
+            "prefill": "first", "max_num_seqs": 256, "admit_after_preemption": False,
+        },
+        kv={"allocator": "paged", "block_size": 16, "prefix_caching": False, "register": "scheduled", "swap_gib": 4.0},
+        sources={
+            "scheduler.gate": "vllm/core/block_manager.py", "scheduler.max_num_seqs": "vllm/config.py, 2024",
+            "scheduler.max_num_batched_tokens": "vllm/config.py, 2024: max(max_model_len, 2048)",
+            "kv.swap_gib": "vllm/config.py, 2024 (swap_space)",
+        },
+    ),
+    "vllm@0.8": _V1,
+    "vllm@0.33": _derived(
+        _V1,
+        "vLLM 0.33: v1 with full-prompt admission and asynchronous scheduling",
+        engine={"depth": 2, "stops_ahead": True},
+        scheduler={"gate": "full-prompt"},
+        kv={"memory_utilization": 0.92},
+        sources={
+            "scheduler.gate": "vllm/v1/core/kv_cache_manager.py (scheduler_reserve_full_isl)",
+            "depth": "vllm/config/scheduler.py (async_scheduling)",
+        },
+    ),
+    "sglang@0.5": _SGLANG,
+    "sglang-mixed": _derived(
+        _SGLANG, "SGLang with enable_mixed_chunk: prompt pieces beside decodes", scheduler={"prefill": "mixed"}
+    ),
+    "tensorrt-llm@1.2": _TRT,
+    "tensorrt-llm-chunked": _derived(
+        _TRT, "TensorRT-LLM with chunked context", scheduler={"name": "chunked-prefill"}
+    ),
+    "tensorrt-llm-max-utilization": _derived(
+        _TRT,
+        "TensorRT-LLM with MAX_UTILIZATION: admits what fits the next step, pauses the last started",
+        scheduler={"gate": "optimistic", "victim": "last-admitted"},
+    ),
+    "tensorrt-llm-static": _derived(
+        _TRT,
+        "TensorRT-LLM with STATIC_BATCH: a new batch only when nothing is active",
+        engine={"depth": 1},
+        scheduler={"name": "static", "pad": False, "victim": "none", "max_num_batched_tokens": _UNLIMITED},
+    ),
+    "lightllm": Preset(
+        "LightLLM: token-level KV, admission by the future peak, a prefill every few decode steps",
+        engine={"host": "sglang"},
+        scheduler={
+            "name": "chunked-prefill", "gate": "future-peak", "victim": "last-admitted", "requeue": "head", "prefill": "first",
+            "max_num_seqs": 1000, "max_num_batched_tokens": 4096, "prefill_wait_steps": 6,
+        },
+        kv={
+            "allocator": "radix", "block_size": 1, "prefix_caching": True, "register": "computed", "memory_rule": "free",
+            "memory_utilization": 0.9,
+        },
+        sources={
+            "scheduler.gate": "lightllm/server/router/req_queue/chunked_prefill/impl.py",
+            "scheduler.max_num_seqs": "lightllm/server/api_cli.py (running_max_req_size)",
+            "scheduler.max_num_batched_tokens": "lightllm/server/api_cli.py (chunked_prefill_size)",
+            "scheduler.prefill_wait_steps": "lightllm/server/api_cli.py (router_max_wait_tokens)",
+        },
+    ),
+}  # fmt: skip
+
+NEWEST = {
+    "vllm": "vllm@0.33",
+    "vllm-v1": "vllm@0.33",
+    "sglang": "sglang@0.5",
+    "tensorrt-llm": "tensorrt-llm@1.2",
+}
+
+
+def find_preset(name: str) -> tuple[str, Preset]:
+    """The preset of that name; a bare name gives the newest.
+
+    Raises:
+        InputError: no such preset.
+    """
+    full = NEWEST.get(name, name)
+    if full not in PRESETS:
+        raise unknown_name("preset", name, [*PRESETS, *NEWEST])
+    return full, PRESETS[full]
+
+
+def preset_config(name: str, *, device_memory: float, is_a100: bool = False, max_model_len: int = 0) -> EngineConfig:
+    """A preset as a configuration, with what depends on the GPU and model filled in.
+
+    Args:
+        device_memory: bytes on one GPU.
+        is_a100: vLLM treats the A100 as a smaller card.
+        max_model_len: longest sequence, for vLLM v0's budget.
+
+    Raises:
+        InputError: no such preset.
+    """
+    full, preset = find_preset(name)
+    scheduler = replace(SchedulerConfig(), **preset.scheduler)
+    family = full.split("@")[0]
+    if family == "vllm":  # vllm/engine/arg_utils.py, API server defaults
+        large = device_memory >= 70 * _GIB and not is_a100
+        scheduler = replace(
+            scheduler, max_num_batched_tokens=8192 if large else 2048, max_num_seqs=1024 if large else 256
+        )
+    elif family == "vllm-v0":
+        scheduler = replace(scheduler, max_num_batched_tokens=max(max_model_len, 2048))
+    elif family.startswith("sglang"):  # server_args.py, chunked_prefill_size by device memory
+        gib = device_memory / _GIB
+        size = 2048 if gib < 35 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
+        scheduler = replace(scheduler, max_num_batched_tokens=size)
+    return replace(EngineConfig(preset=full, scheduler=scheduler, kv=replace(KVConfig(), **preset.kv)), **preset.engine)

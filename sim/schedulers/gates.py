@@ -1,0 +1,187 @@
+"""Gates: may this sequence be admitted, given an estimate of the memory that the running ones will still need?
+
+This is what really tells the engines apart. vLLM reserves nothing for answers and preempts when it was too hopeful; SGLang
+reserves a learned share; TensorRT-LLM's default reserves all that was declared and never preempts; LightLLM works out the
+peak that is still to come. Each gate cites where its rule is from.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sim.config import SchedulerConfig
+from sim.engine.sequence import Sequence
+from sim.engine.state import EngineState
+from sim.kv.base import Hit
+
+_CLIP = 4096
+"""SGLang never counts on more than this many tokens of an answer (`CLIP_MAX_NEW_TOKENS_ESTIMATION`)."""
+
+
+class Gate(Protocol):
+    """Decides on admission; allocating comes after and may still fail.
+
+    Attributes:
+        steady: a refusal stands until somebody gives memory back, a prefix appears, or another sequence is asked about.
+    """
+
+    steady: bool
+
+    def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
+        """Whether `seq` may start with its first `tokens` tokens, `hit.tokens` of which are cached."""
+
+    def preempted(self, state: EngineState) -> None:
+        """Sequences had to give memory back; an estimate may learn from it."""
+
+
+class _Fixed:
+    steady = True
+
+    def preempted(self, state: EngineState) -> None:
+        return None
+
+
+class Optimistic(_Fixed):
+    """Only what the first step computes must fit (vLLM v1 until 2026)."""
+
+    def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
+        return True  # the allocator itself refuses what does not fit now
+
+
+class FullPrompt(_Fixed):
+    """All known tokens must fit, though only the first chunk is allocated, leaving a watermark unless nothing runs.
+
+    vLLM 2026, `scheduler_reserve_full_isl` and `watermark` (`vllm/v1/core/kv_cache_manager.py`).
+    """
+
+    def __init__(self, watermark: float = 0.0) -> None:
+        self.watermark = watermark
+
+    def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
+        allocator = state.allocator
+        spare = self.watermark * allocator.capacity if state.running else 0
+        return allocator.footprint(seq.known) - hit.tokens + hit.idle <= allocator.available - spare
+
+
+class Watermark(_Fixed):
+    """The whole prompt must fit, without credit for cached parts, and leave a share of the pool free.
+
+    vLLM v0 (`vllm/core/block_manager.py`, watermark 0.01).
+    """
+
+    def __init__(self, watermark: float = 0.01) -> None:
+        self.watermark = watermark
+
+    def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
+        allocator = state.allocator
+        spare = self.watermark * allocator.capacity
+        need = allocator.footprint(seq.known)
+        if need > allocator.capacity - spare:  # would never be let in: let it in alone rather than never
+            return not state.running
+        return allocator.available - need >= spare
+
+
+class ReserveOutput(_Fixed):
+    """Room to finish must be left for everyone: declared answers are reserved in full, so nobody is ever preempted.
+
+    TensorRT-LLM's GUARANTEED_NO_EVICT (`batch_manager/capacityScheduler.cpp`); also mini-sglang's rule.
+    """
+
+    def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
+        allocator = state.allocator
+        outstanding = max(0, state.promised - allocator.held(state.stored))
+        need = allocator.footprint(seq.limit) * (1 + len(seq.siblings)) - hit.tokens + hit.idle
+        return need + outstanding <= allocator.available
+
+
+class Ratio(_Fixed):
+    """A learned share of what the running sequences may still generate is reserved, and all of the candidate's.
+
+    SGLang's PrefillAdder (`python/sglang/srt/managers/schedule_policy.py`). The share starts at 0.7 × conservativeness,
+    sinks to 14 % of that over 600 decode steps without a retraction, and is reset from what was seen at a retraction.
+    """
+
+    def __init__(self, conservativeness: float = 1.0) -> None:
+        self._start = min(0.7 * conservativeness, 1.0)
+        self._floor = self._start * 0.14
+        self._from = self._start
+        self._since = 0
+
+    def ratio(self, state: EngineState) -> float:
+        """The share now; it sinks with every decode step."""
+        steps = state.decode_steps - self._since
+        return max(self._floor, self._from - steps * (self._start - self._floor) / 600)
+
+    def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
+        if not state.running:
+            self._from, self._since = self._start, state.decode_steps
+        if state.long_answers:
+            left = sum(min(s.left, _CLIP) for s in state.running)
+        else:
+            left = state.declared - state.known
+        allocator = state.allocator
+        need = seq.known - hit.tokens + hit.idle + min(seq.left, _CLIP) + allocator.block_size
+        fits = need < allocator.available - left * self.ratio(state)
+        return fits or not (state.running or state.swapped)  # alone, the rest of the pool is its own
+
+    def preempted(self, state: EngineState) -> None:
+        running = list(state.running)
+        declared = sum(seq.max_tokens for seq in running)
+        seen = sum(seq.generated for seq in running)
+        self._from = min(1.0, (seen + 20 * len(running)) / declared) if declared else self._start
+        self._since = state.decode_steps
+
+
+class FuturePeak(_Fixed):
+    """The highest use that is still to come, if everyone generates all it declared, must fit.
+
+    LightLLM (`lightllm/server/router/req_queue`): with sequences sorted by tokens left, descending, the peak is the
+    maximum over i of `left_i × (i + 1) + tokens of the first i + 1`.
+    """
+
+    def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
+        rows = [(s.left, s.known) for s in state.running]
+        rows.append((seq.left, seq.known))
+        rows.sort(key=lambda row: -row[0])
+        total = peak = 0
+        for count, (left, known) in enumerate(rows, 1):
+            total += known
+            peak = max(peak, left * count + total)
+        return peak <= state.allocator.capacity
+
+
+class MaxLength(_Fixed):
+    """Each running sequence is taken to need all it declared, from the whole pool (Orca, OSDI '22)."""
+
+    def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
+        allocator = state.allocator
+        return state.promised + allocator.footprint(seq.limit) * (1 + len(seq.siblings)) <= allocator.capacity
+
+
+def make_gate(config: SchedulerConfig) -> Gate:
+    """The gate that `config.gate` names."""
+    match config.gate:
+        case "optimistic":
+            return Optimistic()
+        case "full-prompt":
+            return FullPrompt(config.watermark)
+        case "watermark":
+            return Watermark(config.watermark)
+        case "reserve-output":
+            return ReserveOutput()
+        case "ratio":
+            return Ratio(config.conservativeness)
+        case "future-peak":
+            return FuturePeak()
+    return MaxLength()
+
+
+GATES = {
+    "optimistic": "what the first step computes must fit (vLLM v1 to 2025)",
+    "full-prompt": "the whole prompt must fit (vLLM 2026)",
+    "watermark": "the whole prompt must fit and leave a share of the pool free (vLLM v0)",
+    "ratio": "a learned share of running answers is reserved (SGLang)",
+    "reserve-output": "all declared answers are reserved (TensorRT-LLM GUARANTEED_NO_EVICT)",
+    "future-peak": "the peak that is still to come must fit (LightLLM)",
+    "max-length": "declared lengths add up to the pool at most (Orca, static batching)",
+}

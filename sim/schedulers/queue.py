@@ -1,0 +1,159 @@
+"""The waiting queue, in the order its policy wants."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from sim.engine.sequence import Sequence
+from sim.kv.base import KVAllocator
+
+
+class WaitingQueue(Protocol):
+    """Sequences that hold no memory yet, or hold none any more.
+
+    Attributes:
+        indifferent: whether an arrival never overtakes the head.
+    """
+
+    indifferent: bool
+
+    def push(self, seq: Sequence) -> None:
+        """A new sequence."""
+
+    def put_back(self, seq: Sequence, where: str) -> None:
+        """A preempted sequence: to the `head`, the `tail`, or its place by `arrival`."""
+
+    def head(self) -> Sequence:
+        """Who is next; the queue must not be empty."""
+
+    def remove(self, seq: Sequence) -> None:
+        """Admitted or gone."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Sequence]: ...
+
+
+class FirstCome:
+    """First come, first served."""
+
+    indifferent = True
+
+    def __init__(self) -> None:
+        self._queue: deque[Sequence] = deque()
+
+    def push(self, seq: Sequence) -> None:
+        self._queue.append(seq)
+
+    def put_back(self, seq: Sequence, where: str) -> None:
+        if where == "tail":
+            self._queue.append(seq)
+        elif where == "head" or not self._queue or seq.tie < self._queue[0].tie:
+            self._queue.appendleft(seq)
+        else:
+            ordered = sorted([*self._queue, seq], key=lambda s: s.tie)
+            self._queue = deque(ordered)
+
+    def head(self) -> Sequence:
+        return self._queue[0]
+
+    def remove(self, seq: Sequence) -> None:
+        if self._queue[0] is seq:
+            self._queue.popleft()
+        else:
+            self._queue.remove(seq)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._queue)
+
+
+class Sorted:
+    """By a key that does not change while a sequence waits; ties by arrival. Preempted sequences keep their rank."""
+
+    indifferent = False
+
+    def __init__(self, key: Callable[[Sequence], float]) -> None:
+        self._key = key
+        self._queue: list[tuple[float, tuple[float, int, int], Sequence]] = []
+
+    def _entry(self, seq: Sequence) -> tuple[float, tuple[float, int, int], Sequence]:
+        return (self._key(seq), seq.tie, seq)
+
+    def push(self, seq: Sequence) -> None:
+        insort(self._queue, self._entry(seq), key=lambda entry: entry[:2])
+
+    def put_back(self, seq: Sequence, where: str) -> None:
+        self.push(seq)
+
+    def head(self) -> Sequence:
+        return self._queue[0][2]
+
+    def remove(self, seq: Sequence) -> None:
+        if self._queue[0][2] is seq:
+            del self._queue[0]
+        else:
+            self._queue = [entry for entry in self._queue if entry[2] is not seq]
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (entry[2] for entry in self._queue)
+
+
+class LongestPrefix(FirstCome):
+    """Longest cached prefix first (SGLang's `lpm`).
+
+    Sorting looks at every waiting prompt, so above `limit` of them it falls back to first come, as SGLang does. A prompt
+    with a short hit whose beginning another, earlier one also has waits until that one has computed it.
+    """
+
+    indifferent = False
+    limit = 128
+    short_hit = 32
+
+    def __init__(self, allocator: KVAllocator) -> None:
+        super().__init__()
+        self._allocator = allocator
+
+    def head(self) -> Sequence:
+        queue = self._queue
+        if len(queue) == 1 or len(queue) > self.limit:
+            return queue[0]
+        hits = {seq: self._allocator.lookup(seq).tokens for seq in queue}
+        seen: set[tuple[int, int]] = set()
+        deprioritised: set[Sequence] = set()
+        for seq in queue:
+            if hits[seq] > self.short_hit:
+                continue
+            first = seq.prompt[0]
+            start = (first.content, first.offset)
+            if first.length >= self.short_hit and start in seen:
+                deprioritised.add(seq)
+            seen.add(start)
+        return min(queue, key=lambda seq: (seq in deprioritised, -hits[seq]))
+
+
+def make_queue(policy: str, allocator: KVAllocator, oracle: Callable[[Sequence], int] | None) -> WaitingQueue:
+    """The queue for a policy name of `POLICIES`."""
+    if policy == "fcfs":
+        return FirstCome()
+    if policy == "priority":
+        return Sorted(lambda seq: seq.priority)
+    if policy == "lpm":
+        return LongestPrefix(allocator)
+    return Sorted(oracle)
+
+
+POLICIES = {
+    "fcfs": "first come, first served",
+    "priority": "smallest priority value first, then arrival",
+    "lpm": "longest cached prefix first; first come above 128 waiting",
+    "shortest-job": "shortest true answer first; an oracle",
+}
