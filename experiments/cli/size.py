@@ -15,46 +15,37 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 
 
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", show_default=False, help="A name (`bench list models`), folder or config.json."),
+]
+Gpu = Annotated[str, typer.Option(metavar="NAME", show_default=False, help="A GPU (`bench list gpus`).")]
+Preset = Annotated[str, typer.Option(metavar="NAME", help="Whose sizing rule and defaults.")]
+KVDtype = Annotated[str, typer.Option(metavar="NAME", help="Of the KV cache.")]
+Quantizations = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Of the weights; may be repeated [default: auto, fp8, awq-int4]."),
+]
+Tensors = Annotated[
+    list[int] | None,
+    typer.Option(min=1, metavar="N", help="GPUs a layer is split over; may be repeated [default: 1, 2, 4, 8]."),
+]
+Contexts = Annotated[
+    list[int] | None,
+    typer.Option(min=1, metavar="N", help="Tokens a request; may be repeated [default: 2048 … 32768]."),
+]
+Utilization = Annotated[float | None, typer.Option(min=0.0, max=1.0, metavar="X", help="Instead of the preset's.")]
+
+
 def size(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", show_default=False, help="A name (`bench list models`), folder or config.json."
-        ),
-    ],
-    gpu: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="A GPU (`bench list gpus`).")],
-    preset: Annotated[str, typer.Option(metavar="NAME", help="Whose sizing rule and defaults.")] = "vllm",
-    quantization: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            show_default=False,
-            help="Of the weights; may be repeated [default: auto, fp8, awq-int4].",
-        ),
-    ] = None,
-    kv_dtype: Annotated[str, typer.Option(metavar="NAME", help="Of the KV cache.")] = "auto",
-    tensor: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            show_default=False,
-            help="GPUs a layer is split over; may be repeated [default: 1, 2, 4, 8].",
-        ),
-    ] = None,
-    context: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            show_default=False,
-            help="Tokens a request; may be repeated [default: 2048 … 32768].",
-        ),
-    ] = None,
-    memory_utilization: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, metavar="X", show_default=False, help="Instead of the preset's."),
-    ] = None,
+    model: Model,
+    gpu: Gpu,
+    preset: Preset = "vllm",
+    quantization: Quantizations = None,
+    kv_dtype: KVDtype = "auto",
+    tensor: Tensors = None,
+    context: Contexts = None,
+    memory_utilization: Utilization = None,
     json: options.Json = False,
 ) -> None:
     """What fits into the memory of a GPU.
