@@ -15,9 +15,9 @@ from sim.kv.base import KVAllocator
 from sim.kv.contiguous import Buddy, ContiguousAllocator, FirstFit
 from sim.kv.paged import PagedAllocator
 from sim.kv.radix import RadixAllocator
-from sim.plugins import find
 from sim.schedulers import GATES, POLICIES, SCHEDULERS, VICTIMS, make_gate, make_queue
 from workloads.errors import InputError, unknown_name
+from workloads.registry import resolve as find
 
 
 def make_allocator(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None) -> KVAllocator:

@@ -55,7 +55,7 @@ def explain(
             {
                 "config": resolved.config,
                 "memory": asdict(resolved.budget) if resolved.budget else None,
-                "step": {"shape": asdict(shape), "seconds": resolved.cost.step_seconds(shape)},
+                "step": {"shape": shape._asdict(), "seconds": resolved.cost.step_seconds(shape)},
                 "operators": [asdict(cost) for cost in costs],
                 "warnings": resolved.warnings,
             }

@@ -14,7 +14,7 @@ from sim.cost.graphs import graph_sizes
 from sim.cost.tables import MeasuredTable
 from sim.hardware.gpu import GPUSpec
 from sim.models.spec import ModelSpec
-from sim.plugins import find
+from workloads.registry import resolve as find
 
 CostFactory = Callable[..., CostModel]
 

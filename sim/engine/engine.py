@@ -70,7 +70,9 @@ class Engine:
         self.max_len = max_len
         self.state = EngineState(config.scheduler, allocator, queue, host_tokens)
         self.wake_at: float | None = None
-        self.on_finish: Callable[[Sequence, float], None] = lambda seq, now: None
+        self.on_finish: Callable[[int, float], None] = lambda row, now: None
+        self.held_back = scheduler.retains_finished and not config.scheduler.streaming
+        self._undelivered: list[int] = []
         self._registers_early = config.kv.register == "scheduled"
         self._step = Step(self.state, gate, victims, self._registers_early)
         self._stretch = stretch and config.depth == 1
@@ -156,6 +158,10 @@ class Engine:
                     self.recorder.segment(seq, seq.join_tick, self.state.cohort.tick - seq.join_tick)
                 self._drop(seq, now, finished=False)
         return True
+
+    def unfinished_rows(self) -> list[int]:
+        """Rows of requests that are here and not complete."""
+        return [*self._sequences, *self._undelivered]
 
     @property
     def idle(self) -> bool:
@@ -310,6 +316,8 @@ class Engine:
         for seq in outcome.ended:
             if seq.alive:
                 self._finish(seq, after, now)
+        if self._undelivered and not self.state.running:
+            self._deliver(now)
         recorder.stepped(plan, start, ends, self.state)
         self._tokenless = 0 if sampled else self._tokenless + 1
         if self._tokenless > _PATIENCE:
@@ -323,7 +331,17 @@ class Engine:
         samples = self._sequences[seq.row]
         if len(samples) == 1 or not any(each.alive for each in samples):
             del self._sequences[seq.row]
-            self.on_finish(seq, now)
+            if self.held_back:
+                self._undelivered.append(seq.row)
+            else:
+                self.on_finish(seq.row, now)
+
+    def _deliver(self, now: float) -> None:
+        """A batch has ended: hand its answers out."""
+        for row in self._undelivered:
+            self.recorder.deliveries.add((row, now))
+            self.on_finish(row, now)
+        self._undelivered.clear()
 
     def _drop(self, seq: Sequence, now: float, finished: bool) -> None:
         """Take a sequence out of wherever it is."""

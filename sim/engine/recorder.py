@@ -71,6 +71,7 @@ class Recorder:
         segments: row, start (time of the first token), tick (counter from which on there is one token a step), ticks (how many).
         departures: row, time it left, whether it finished, admitted (time, NaN if never), cached, recomputed, preemptions.
         changes: time, running, waiting: increments by preemptions and resumptions.
+        deliveries: row, time: answers that were held back to the end of their batch.
         samples: at about equal distances, a few thousand at most.
         steps: engine steps.
     """
@@ -80,6 +81,7 @@ class Recorder:
         self.segments = Table("row", "start", "tick", "ticks")
         self.departures = Table("row", "time", "finished", "admitted", "cached", "recomputed", "preemptions")
         self.changes = Table("time", "running", "waiting")
+        self.deliveries = Table("row", "time")
         self.samples: list[Sample] = []
         self.steps = 0
         self._decode_rows = self._prefill_tokens = 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.plugins import find
 from workloads.errors import InputError
+from workloads.registry import resolve as find
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sim.plugins import find
 from workloads.errors import InputError
+from workloads.registry import resolve as find
 
 if TYPE_CHECKING:
     from sim.hardware.gpu import GPUSpec

@@ -1,0 +1,173 @@
+"""Settings that cannot work together, and settings that would do nothing.
+
+Only what the user wrote can be wrong: then it is an error that names the key. What a preset brought along and no longer fits is
+changed or dropped with a notice, so that every scheduler × allocator that makes sense runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.presets import Preset
+from workloads.errors import InputError
+
+USER, PRESET, DERIVED = "user", "preset", "derived"
+
+
+@dataclass
+class Draft:
+    """An engine configuration in the making: dotted key (without `engine.`) → value, and who said so.
+
+    Attributes:
+        error: makes an `InputError` at a key of the workload file.
+        notices: what was changed or dropped, for the user.
+    """
+
+    values: dict[str, Any]
+    sources: dict[str, str]
+    error: Callable[[str, str, str | None], InputError]
+    notices: list[str] = field(default_factory=list)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+    def user(self, key: str) -> bool:
+        """Whether the user wrote this key."""
+        return self.sources[key] == USER
+
+    def refuse(self, key: str, message: str, hint: str | None = None) -> None:
+        """Stop: what the user wrote at this key cannot be."""
+        raise self.error(f"engine.{key}", message, hint)
+
+    def give_way(self, key: str, value: Any, why: str) -> None:
+        """Set another value: an error if the user wrote the present one, else a notice."""
+        if self.values[key] == value:
+            return
+        if self.user(key):
+            self.refuse(key, f"{shown(self.values[key])} cannot be: {why}", f"remove it, or write {shown(value)}")
+        self.notices.append(f"engine.{key}: {shown(self.values[key])} of the preset became {shown(value)}: {why}")
+        self.values[key] = value
+        self.sources[key] = DERIVED
+
+    def useless(self, key: str, why: str) -> None:
+        """An error if the user wrote this key, since it would do nothing."""
+        if self.user(key):
+            self.refuse(key, f"has no effect: {why}", "remove it")
+
+
+def shown(value: Any) -> str:
+    """A value as it would stand in the file."""
+    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def settle(draft: Draft, preset: Preset) -> None:
+    """Make a draft consistent.
+
+    Raises:
+        InputError: two things the user wrote exclude each other, or one of them does nothing here.
+    """
+    for key, values in preset.refuses.items():
+        if draft.user(key) and draft[key] in values:
+            draft.refuse(key, values[draft[key]], f"choose another preset than {draft['preset']}, or remove it")
+    _allocator(draft)
+    _scheduler(draft)
+    _memory_policy(draft)
+    _idle_settings(draft)
+
+
+def _allocator(draft: Draft) -> None:
+    allocator = draft["kv.allocator"]
+    if allocator == "contiguous":
+        draft.give_way("kv.prefix_caching", False, "contiguous slabs share no prefixes")
+        draft.give_way("kv.register", "computed", "contiguous slabs share no prefixes")
+        draft.useless("kv.block_size", "contiguous slabs have no blocks")
+        draft.give_way("scheduler.gate", "optimistic", "a contiguous slab is the reservation")
+        draft.give_way("scheduler.preemption", "recompute", "slabs are not swapped")
+        if draft["scheduler.name"] != "static":
+            draft.give_way("scheduler.victim", "none", "a slab never runs out, so nobody is preempted")
+    else:
+        draft.useless("kv.slab", f"slabs belong to the contiguous allocator, not to {allocator}")
+    if allocator == "radix":
+        draft.give_way("kv.block_size", 1, "the radix tree keeps single tokens")
+    if allocator == "paged" and draft["kv.block_size"] == 1 and not draft.user("kv.block_size"):
+        draft.give_way("kv.block_size", 16, "pages of one token are the radix allocator's")
+    if not draft["kv.prefix_caching"]:
+        draft.useless("kv.register", "prefix caching is off")
+        if draft["scheduler.policy"] == "lpm":
+            draft.give_way("scheduler.policy", "fcfs", "without prefix caching no prefix is ever longest")
+
+
+def _scheduler(draft: Draft) -> None:
+    name = draft["scheduler.name"]
+    if name == "static":
+        draft.give_way("kv.prefix_caching", False, "a static batch shares no prefixes")
+        draft.give_way("depth", 1, "a static batch runs one step at a time")
+        draft.give_way("scheduler.victim", "none", "a static batch is never preempted")
+        draft.give_way("scheduler.preemption", "recompute", "a static batch is never preempted")
+        for key in ("prefill", "max_num_batched_tokens", "max_partial_prefills", "admit_after_preemption"):
+            draft.useless(f"scheduler.{key}", "a static batch takes all its prompts at once")
+        if draft.sources["scheduler.max_num_seqs"] != USER and draft["scheduler.max_num_seqs"] > 32:
+            draft.give_way("scheduler.max_num_seqs", 32, "a static batch is formed of at most this many")
+        draft.values["scheduler.max_num_batched_tokens"] = 1 << 24
+    else:
+        for key in ("batch_wait", "streaming", "pad"):
+            draft.useless(f"scheduler.{key}", "it belongs to the static scheduler")
+    if name not in ("chunked-prefill", "static") and ":" not in name:
+        for key in ("long_prefill_token_threshold", "chunk_unit", "max_partial_prefills"):
+            draft.useless(f"scheduler.{key}", f"scheduler {name} does not cut prompts")
+    if name != "chunked-prefill" and ":" not in name:
+        draft.useless("scheduler.prefill_wait_steps", "it belongs to chunked-prefill with prefill: first")
+    if draft["scheduler.prefill"] == "mixed" and name == "chunked-prefill":
+        draft.useless("scheduler.prefill_wait_steps", "it belongs to prefill: first")
+        if draft["scheduler.max_num_batched_tokens"] < draft["scheduler.max_num_seqs"]:
+            _fit_budget(draft)
+
+
+def _fit_budget(draft: Draft) -> None:
+    budget = draft["scheduler.max_num_batched_tokens"]
+    why = f"every decoding sequence takes a token of the budget of {budget:,} (max_num_batched_tokens)"
+    if draft.user("scheduler.max_num_seqs"):
+        draft.refuse("scheduler.max_num_seqs", f"{draft['scheduler.max_num_seqs']:,} is too many: {why}", f"at most {budget}")
+    draft.give_way("scheduler.max_num_seqs", budget, why)
+
+
+def _memory_policy(draft: Draft) -> None:
+    """Somebody must give way when memory runs out: a gate that reserves, a slab, or a victim."""
+    gate, victim = draft["scheduler.gate"], draft["scheduler.victim"]
+    reserves = gate in ("reserve-output", "max-length") or draft["kv.allocator"] == "contiguous"
+    if victim == "none" and not reserves:
+        why = "nobody may be preempted, so whole answers must be reserved"
+        if not draft.user("scheduler.gate"):
+            draft.give_way("scheduler.gate", "max-length", why)
+        elif not draft.user("scheduler.victim") and draft["scheduler.name"] != "static":
+            draft.give_way("scheduler.victim", "last-admitted", f"gate {gate} may be too hopeful")
+        else:
+            draft.refuse("scheduler.gate", f"{gate} cannot be: {why}", "write reserve-output, max-length, or another victim")
+    if draft["scheduler.gate"] == "max-length" and draft["kv.prefix_caching"] and draft.user("scheduler.gate"):
+        draft.notices.append("engine.scheduler.gate: max-length counts shared prefixes once for each sequence")
+
+
+def _idle_settings(draft: Draft) -> None:
+    gate, victim = draft["scheduler.gate"], draft["scheduler.victim"]
+    if gate not in ("watermark", "full-prompt"):
+        draft.useless("scheduler.watermark", f"gate {gate} leaves no watermark")
+    if gate != "ratio":
+        draft.useless("scheduler.conservativeness", "it belongs to gate ratio")
+    if victim == "none":
+        for key in ("requeue", "admit_after_preemption"):
+            draft.useless(f"scheduler.{key}", "nobody is ever preempted (victim: none)")
+        if draft.user("scheduler.preemption") and draft["scheduler.preemption"] == "swap":
+            draft.refuse("scheduler.preemption", "has no effect: nobody is ever preempted (victim: none)", "remove it")
+    if draft["scheduler.policy"] in ("priority", "shortest-job"):
+        draft.useless("scheduler.requeue", f"policy {draft['scheduler.policy']} ranks preempted sequences itself")
+    if draft["scheduler.preemption"] != "swap":
+        draft.useless("kv.swap_gib", "nothing is swapped (preemption: recompute)")
+    if draft["depth"] == 1:
+        draft.useless("stops_ahead", "it matters with several plans in flight (depth 2)")
+    if draft["kv.capacity_tokens"]:
+        draft.useless("kv.memory_utilization", "kv.capacity_tokens sets the pool")
+        draft.useless("kv.memory_rule", "kv.capacity_tokens sets the pool")
+    if draft["parallel.data"] > 1:
+        draft.refuse("parallel.data", "one replica is simulated; several are not yet", "write data: 1")

@@ -1,0 +1,113 @@
+"""The load driver: sends requests when they are due and tells when the next one is.
+
+Open loop: at their times, whatever the server does. Closed loop: a fixed number of sessions in flight, each replaced when it is
+over; times are ignored. A later turn of a session is sent its think time after the turn before it finished, in both.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+
+from workloads.traffic import Request, Traffic
+
+NEVER = float("inf")
+
+
+class LoadDriver:
+    """Sends the rows of a traffic.
+
+    Args:
+        traffic: what arrives.
+        concurrency: sessions in flight in a closed loop; 0 = open loop.
+        delay: seconds from sending to the engine's queue, one a row (the front end).
+
+    Attributes:
+        sent: float64, when each row was sent; NaN until then.
+        count: rows sent so far.
+    """
+
+    def __init__(self, traffic: Traffic, concurrency: int, delay: np.ndarray) -> None:
+        self._traffic = traffic
+        self._delay = delay
+        roots = np.flatnonzero(traffic.parent < 0)
+        self._children: dict[int, list[int]] = {}
+        for row in np.flatnonzero(traffic.parent >= 0).tolist():
+            self._children.setdefault(int(traffic.parent[row]), []).append(row)
+        self.sent = np.full(len(traffic), np.nan)
+        self.count = 0
+        self._heap: list[tuple[float, int]] = []  # (time in the queue, row), of rows that were sent
+        self._closed = concurrency > 0
+        if self._closed:
+            self._rows, self._times = roots.tolist(), []
+            self._next = 0
+            for _ in range(min(concurrency, len(roots))):
+                self._start_session(0.0)
+        else:
+            queued = traffic.arrival[roots] + delay[roots]
+            order = np.argsort(queued, kind="stable")
+            self._rows = roots[order].tolist()
+            self._times = queued[order].tolist()
+            self._times.append(NEVER)
+            self._next = 0
+            self.sent[roots] = traffic.arrival[roots]
+
+    def next_time(self) -> float:
+        """When the next request reaches the engine, as far as that is known; infinity for never."""
+        planned = NEVER if self._closed else self._times[self._next]
+        return min(planned, self._heap[0][0]) if self._heap else planned
+
+    def take(self, now: float) -> list[tuple[Request, float]]:
+        """Requests that have reached the engine by `now`, with their times, in order."""
+        taken: list[tuple[Request, float]] = []
+        request = self._traffic.request
+        heap = self._heap
+        if self._closed:
+            while heap and heap[0][0] <= now:
+                time, row = heappop(heap)
+                taken.append((request(row), time))
+        else:
+            times, rows, index = self._times, self._rows, self._next
+            while True:
+                time = times[index]
+                if heap and heap[0][0] < time:
+                    if heap[0][0] > now:
+                        break
+                    time, row = heappop(heap)
+                elif time <= now:
+                    row = rows[index]
+                    index += 1
+                else:
+                    break
+                taken.append((request(row), time))
+            self._next = index
+        self.count += len(taken)
+        return taken
+
+    def finished(self, row: int, time: float) -> None:
+        """The answer of a row is complete at the client (or the row was refused)."""
+        children = self._children.get(row) if self._children else None
+        if children:
+            for child in children:
+                self._send(child, time + float(self._traffic.think[child]))
+        elif self._closed:
+            self._start_session(time)
+
+    def refused(self, row: int, time: float) -> None:
+        """A row cannot be served: neither can the turns after it, since their prompts contain its answer."""
+        stack = list(self._children.get(row, ()))
+        while stack:
+            stack += self._children.get(stack.pop(), ())
+        if self._closed:
+            self._start_session(time)
+
+    def _start_session(self, time: float) -> None:
+        if self._next < len(self._rows):
+            row = self._rows[self._next]
+            self._next += 1
+            self._send(row, time)
+
+    def _send(self, row: int, time: float) -> None:
+        self.sent[row] = time
+        heappush(self._heap, (time + float(self._delay[row]), row))

@@ -1,0 +1,199 @@
+"""From what the user wrote to everything a run needs, with where each value came from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from experiments.conflicts import DERIVED, PRESET, USER, Draft, settle
+from experiments.schema import Workload
+from experiments.traffic import make_traffic
+from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
+from sim.hardware import GPUSpec, load_gpu
+from sim.memory import MemoryBudget, memory_budget
+from sim.models import ModelSpec, load_model
+from sim.presets import Preset, find_preset, preset_config
+from workloads.errors import InputError
+from workloads.traffic import Traffic
+
+if TYPE_CHECKING:
+    from sim.cost.base import CostModel
+
+_SECTIONS = {"scheduler": SchedulerConfig, "kv": KVConfig, "parallel": ParallelConfig}
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A workload, ready to run.
+
+    Attributes:
+        workload: what the user wrote.
+        engine, model, gpu, budget, cost: what it means.
+        config: nested dict of {"value", "source"} leaves, for people and for `run.json`.
+        info: facts that metrics need; see `reports.run_data.RunData.info`.
+        warnings: sentences for the user.
+    """
+
+    workload: Workload
+    engine: EngineConfig
+    model: ModelSpec
+    gpu: GPUSpec
+    budget: MemoryBudget
+    cost: CostModel
+    config: dict[str, Any]
+    info: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+    _traffic: Traffic | None = None
+
+    @property
+    def traffic(self) -> Traffic:
+        """The requests, made on first use."""
+        if self._traffic is None:
+            traffic = make_traffic(self.workload, self.budget.max_model_len)
+            traffic.validate()
+            self._traffic = traffic
+        return self._traffic
+
+
+def resolve(workload: Workload) -> Resolved:
+    """Work out everything a run needs.
+
+    Raises:
+        InputError: at a key of the file: something does not fit together, or not into the GPU.
+    """
+    from sim.cost import build_cost
+
+    if workload.backend.name != "sim":
+        raise workload.error("backend.name", f"backend {workload.backend.name!r} cannot run workloads", "write sim")
+    model = load_model(workload.model_source)
+    gpu = load_gpu(workload.backend.gpu)
+    engine, draft = resolve_engine(workload, model, gpu)
+    try:
+        budget = memory_budget(model, gpu, engine)
+        cost = build_cost(model, gpu, engine)
+    except InputError as error:
+        raise _placed(workload, error) from None
+    config = _config(workload, draft, budget)
+    warnings = [*draft.notices, *getattr(cost, "notes", ()), *_oracles(engine)]
+    return Resolved(workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings)
+
+
+def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec) -> tuple[EngineConfig, Draft]:
+    """The engine that a workload asks for: what the user wrote, over the preset, made consistent."""
+    section = workload.engine
+    name = section.preset or "vllm"
+    _, preset = find_preset(name)
+    base = preset_config(
+        name,
+        device_memory=gpu.memory_bytes,
+        is_a100="a100" in gpu.name,
+        max_model_len=section.max_model_len or model.max_position,
+    )
+    draft = _draft(workload, base, preset)
+    settle(draft, preset)
+    return _engine(draft), draft
+
+
+def _draft(workload: Workload, base: EngineConfig, preset: Preset) -> Draft:
+    """The preset's values with the user's on top."""
+    values, sources = {}, {}
+    for key, value in _flat(base).items():
+        values[key] = value
+        section, _, leaf = key.rpartition(".")
+        stated = getattr(preset, section or "engine", {}) if section in ("", "scheduler", "kv") else {}
+        sources[key] = PRESET if leaf in stated or key == "preset" else DERIVED
+    written = workload.engine.written()
+    for key in written - {"preset"}:
+        value = workload.engine
+        for part in key.split("."):
+            value = getattr(value, part)
+        values[key], sources[key] = value, USER
+    if "preset" in written:
+        sources["preset"] = USER
+    return Draft(values, sources, workload.error)
+
+
+def _flat(config: EngineConfig) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if each.name in _SECTIONS:
+            flat |= {f"{each.name}.{leaf}": inner for leaf, inner in asdict(value).items()}
+        else:
+            flat[each.name] = value
+    return flat
+
+
+def _engine(draft: Draft) -> EngineConfig:
+    parts = {
+        name: kind(**{f.name: draft.values[f"{name}.{f.name}"] for f in fields(kind)}) for name, kind in _SECTIONS.items()
+    }
+    own = {f.name: draft.values[f.name] for f in fields(EngineConfig) if f.name not in _SECTIONS}
+    return EngineConfig(**own, **parts)
+
+
+def _placed(workload: Workload, error: InputError) -> InputError:
+    """An error of the lower floors, at the key of the file that it is about."""
+    if error.place.file is not None:
+        return error
+    key = error.place.key or "engine"
+    if key.split(".")[0] in ("kv", "scheduler", "parallel", "quantization"):
+        key = f"engine.{key}"
+    return InputError(error.message, place=replace(workload.place(key), key=key), hint=error.hint)
+
+
+def _oracles(engine: EngineConfig) -> list[str]:
+    """What only a simulator can do must be labelled."""
+    labels = []
+    if engine.scheduler.policy == "shortest-job":
+        labels.append("policy shortest-job is an oracle: it knows the true length of every answer; no real engine can")
+    if engine.kv.allocator == "contiguous" and engine.kv.slab == "exact":
+        labels.append("slab exact is an oracle: it knows the true length of every answer; no real engine can")
+    return labels
+
+
+def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str, Any]:
+    """The resolved configuration as nested {"value", "source"} leaves."""
+    plain = workload.plain()
+    config: dict[str, Any] = {key: _leaves(value) for key, value in plain.items() if key not in ("engine", "sweep", "name")}
+    engine: dict[str, Any] = {}
+    for key, value in draft.values.items():
+        section, _, leaf = key.rpartition(".")
+        target = engine.setdefault(section, {}) if section else engine
+        target[leaf] = {"value": value, "source": draft.sources[key]}
+    for key, value in (("quantization", budget.weights), ("max_model_len", budget.max_model_len)):
+        if engine[key]["source"] != USER:
+            engine[key] = {"value": value, "source": DERIVED}
+    if engine["kv"]["dtype"]["source"] != USER:
+        engine["kv"]["dtype"] = {"value": budget.kv_dtype, "source": DERIVED}
+    if not draft["kv.capacity_tokens"]:
+        engine["kv"]["capacity_tokens"] = {"value": budget.kv_tokens, "source": DERIVED}
+    config["engine"] = engine
+    config.setdefault("seed", {"value": workload.seed, "source": DERIVED})
+    config.setdefault("load", {"mode": {"value": workload.load.mode, "source": DERIVED}})
+    if "max_tokens" not in config["traffic"]:
+        config["traffic"]["max_tokens"] = {"value": workload.traffic.max_tokens, "source": DERIVED}
+    return config
+
+
+def _leaves(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _leaves(inner) for key, inner in value.items()}
+    return {"value": value, "source": USER}
+
+
+def _info(workload: Workload, engine: EngineConfig, model: ModelSpec, budget: MemoryBudget) -> dict[str, Any]:
+    return {
+        "name": workload.name,
+        "seed": workload.seed,
+        "backend": workload.backend.name,
+        "model": model.name,
+        "gpu": workload.backend.gpu,
+        "load": workload.load.plain() or {"mode": "open"},
+        "slo": workload.slo.plain(),
+        "kv_pool_tokens": budget.kv_tokens,
+        "kv_block_tokens": engine.kv.block_size,
+        "kv_bytes_per_token": budget.bytes_per_token * budget.gpus,
+        "max_num_seqs": engine.scheduler.max_num_seqs,
+        "gpus": budget.gpus,
+    }

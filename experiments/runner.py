@@ -1,0 +1,170 @@
+"""Running a workload: the engine in virtual time, driven by a SimPy process, and what it leaves behind.
+
+The process takes requests that are due, launches and lands steps, and moves the clock. It hands the clock to SimPy only when
+something else is on SimPy's calendar; alone, it need not. An engine is never stopped for an arrival that cannot change its plan.
+"""
+
+from __future__ import annotations
+
+import gc
+import platform
+import time
+from collections.abc import Callable, Generator
+from importlib.metadata import version
+
+import numpy as np
+import simpy
+
+from backends.sim.executor import SimExecutor
+from experiments.driver import NEVER, LoadDriver
+from experiments.records import Ledger, collect
+from experiments.resolve import Resolved, resolve
+from reports.run_data import RunData
+from sim.build import make_engine
+from workloads.traffic import Traffic
+
+__all__ = ["Resolved", "resolve", "run"]
+
+Progress = Callable[[float, float, str], None]
+_REPORT_EVERY = 4096  # plans between two looks at the clock for the progress bar
+
+
+def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None = None) -> RunData:
+    """Run a workload.
+
+    Args:
+        stretch: take equal decode steps at once; results are the same, only slower without.
+        progress: called now and then with (requests done, requests in all, a few words).
+
+    Returns:
+        The run, cut short and marked so if it was interrupted (Ctrl-C).
+
+    Raises:
+        InputError: the traffic cannot be read or is empty.
+    """
+    traffic = resolved.traffic
+    began = time.perf_counter()
+    replica = Replica(resolved, traffic, stretch, progress)
+    end, complete = replica.serve()
+    loop_seconds = time.perf_counter() - began
+    ledger = Ledger(replica.refused, replica.delay, replica.token_delay, end, complete)
+    requests, tokens, timeline = collect(replica.engine, replica.driver, traffic, ledger)
+    info = {**resolved.info, "complete": complete, "end": end + replica.token_delay, "process": traffic.name}
+    return RunData(
+        requests, tokens, timeline, info, resolved.config, list(getattr(resolved.cost, "provenance", ())),
+        list(resolved.warnings), list(traffic.notes), _host(loop_seconds, replica),
+    )  # fmt: skip
+
+
+class Replica:
+    """One engine and the load on it.
+
+    Attributes:
+        refused: row → why.
+        delay: front-end seconds of each row; token_delay: seconds from a step's end to the client.
+        plans: how many were run.
+    """
+
+    def __init__(self, resolved: Resolved, traffic: Traffic, stretch: bool, progress: Progress | None) -> None:
+        front = resolved.cost.front_end
+        budget = resolved.budget
+        self.delay = front.base + front.input_token * traffic.input_tokens
+        self.token_delay = front.token_seconds
+        self.driver = LoadDriver(traffic, resolved.workload.load.concurrency or 0, self.delay)
+        host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
+        self.engine = make_engine(
+            resolved.engine, SimExecutor(resolved.cost), capacity=budget.kv_tokens, max_len=budget.max_model_len,
+            host_tokens=host_tokens, stretch=stretch,
+        )  # fmt: skip
+        self.engine.on_finish = lambda row, now: self.driver.finished(row, now + self.token_delay)
+        self.refused: dict[int, str] = {}
+        self.plans = 0
+        self.total = len(traffic)
+        self._progress = progress
+
+    def serve(self) -> tuple[float, bool]:
+        """Run to the end.
+
+        Returns:
+            When it ended, and whether everything was served (False after Ctrl-C).
+        """
+        env = simpy.Environment()
+        done = env.process(self._process(env))
+        # The loop makes many small objects and no cycles: collecting garbage would only look through all of them.
+        collecting = gc.isenabled()
+        gc.disable()
+        self.now, complete = 0.0, True
+        try:
+            env.run(done)
+        except KeyboardInterrupt:
+            complete = False
+        finally:
+            if collecting:
+                gc.enable()
+        return self.now, complete
+
+    def _process(self, env: simpy.Environment) -> Generator[simpy.Event, None, None]:
+        engine, driver = self.engine, self.driver
+        depth = engine.config.depth
+        now = 0.0
+        while True:
+            coming = driver.next_time()
+            if coming <= now:
+                self._accept(now)
+                coming = driver.next_time()
+            launched = engine.launch(now, coming)
+            if launched and depth > 1:
+                while engine.in_flight < depth and engine.launch(now, coming):
+                    pass
+            if engine.in_flight:
+                outcome = engine.collect()
+                end = outcome.ends[-1]
+                if env.peek() <= end:
+                    yield env.timeout(end - env.now)
+                self.now = now = engine.land(outcome)
+                self.plans += 1
+                if self._progress is not None and not self.plans % _REPORT_EVERY:
+                    self._progress(driver.count - len(engine.unfinished_rows()), self.total, f"{now:,.0f} s simulated")
+                continue
+            if engine.state.idle:
+                engine.recorder.sample(now, engine.state)
+            wake = min(coming, engine.wake_at or NEVER)
+            if not engine.state.idle and engine.wake_at is None and self._refuse_stuck(now):
+                continue
+            if wake == NEVER:
+                return
+            if env.peek() <= wake:
+                yield env.timeout(wake - env.now)
+            now = wake
+
+    def _accept(self, now: float) -> None:
+        """Hand over what has arrived, or note why it cannot be served."""
+        for request, at in self.driver.take(now):
+            reason = self.engine.submit(request, at)
+            if reason is not None:
+                self._refuse(request.row, reason, at)
+
+    def _refuse_stuck(self, now: float) -> bool:
+        stuck = self.engine.refuse_stuck()
+        if stuck is None:
+            return False
+        self._refuse(*stuck, now)
+        return True
+
+    def _refuse(self, row: int, reason: str, at: float) -> None:
+        self.refused[row] = reason
+        self.driver.refused(row, at)
+
+
+def _host(loop_seconds: float, replica: Replica) -> dict:
+    return {
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "twinserve": version("twinserve"),
+        "wall_seconds": loop_seconds,
+        "plans": replica.plans,
+        "requests_per_second": replica.driver.count / loop_seconds if loop_seconds else None,
+        "steps_per_second": replica.engine.recorder.steps / loop_seconds if loop_seconds else None,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
