@@ -13,6 +13,7 @@ Taking, freeing and hitting cost a few operations a run, whatever its length.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 
 
@@ -20,7 +21,7 @@ class Run:
     """Blocks with successive pieces of one content.
 
     Attributes:
-        blocks: block ids, in order of content.
+        blocks: block ids, in order of content; an array, so that moving thousands touches no objects.
         key: name of the first block in the index; None: nobody can hit it.
         used: leading blocks that somebody uses.
         users: how many use any.
@@ -30,7 +31,7 @@ class Run:
 
     __slots__ = ("blocks", "depths", "key", "pieces", "used", "users")
 
-    def __init__(self, blocks: list[int], key: int | None) -> None:
+    def __init__(self, blocks: array[int], key: int | None) -> None:
         self.blocks = blocks
         self.key = key
         self.used = len(blocks)
@@ -98,13 +99,13 @@ class BlockPool:
         self.index: dict[int, Run] = {}
         self._queue: OrderedDict[Piece, None] = OrderedDict()
         if blocks:
-            self.give_back(Run(list(range(blocks - 1, -1, -1)), None), blocks)
+            self.give_back(Run(array("i", range(blocks - 1, -1, -1)), None), blocks)
 
-    def take(self, count: int) -> list[int]:
+    def take(self, count: int) -> array[int]:
         """Take the `count` free blocks that were given back longest ago, forgetting what they held. There must be as many."""
         self.count -= count
         queue = self._queue
-        taken: list[int] | None = None
+        taken: array[int] | None = None
         while True:
             piece = next(iter(queue))
             run = piece.run
@@ -122,7 +123,7 @@ class BlockPool:
                     part = blocks[-have:]
                     del blocks[-have:]
                 else:  # the whole run
-                    part, run.blocks = blocks, []
+                    part, run.blocks = blocks, array("i")
                     if run.key is not None:
                         del self.index[run.key]
             if run.key is not None:

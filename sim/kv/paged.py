@@ -11,6 +11,7 @@ two sequences compute the same content at once, the blocks of the second are not
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 from sim.engine.cohort import Cohort
@@ -41,7 +42,7 @@ class PagedAllocator:
         self.shares = prefix_caching
         self.pool = BlockPool(self.total)
         self._held = 0  # sum of the lengths of all block tables
-        self._spare: list[int] = []  # taken for decoding sequences, not yet assigned to one
+        self._spare = array("i")  # taken for decoding sequences, not yet assigned to one
         self._grown_tick = -1  # counter at which the cohort's next tokens were last granted
 
     @property
@@ -65,7 +66,7 @@ class PagedAllocator:
         blocks: list[int] = []
         for run, depth in seq.runs:
             blocks += run.blocks[:depth]
-        return blocks + seq.blocks
+        return [*blocks, *seq.blocks]
 
     # --- prefixes
 
@@ -145,8 +146,7 @@ class PagedAllocator:
                 pool.join(run, depth)
             seq.runs = list(hit.handle)
             seq.registered = hit.tokens // size
-        if need > 0:
-            seq.blocks = pool.take(need)
+        seq.blocks = pool.take(need) if need > 0 else array("i")
         self._held += seq.registered + len(seq.blocks)
         return True
 
@@ -231,7 +231,7 @@ class PagedAllocator:
             self.computed(seq, seq.computed)
         if seq.blocks:
             pool.give_back(Run(seq.blocks, None), len(seq.blocks))
-            seq.blocks = []
+            seq.blocks = array("i")
         if seq.runs:
             for run, depth in reversed(seq.runs):
                 pool.give_back(run, depth)
@@ -253,6 +253,7 @@ class PagedAllocator:
             self.pool.join(run, depth)
         child.runs = list(parent.runs)
         child.registered = parent.registered
+        child.blocks = array("i")
         copies = []
         if partial:
             child.blocks = self.pool.take(1)

@@ -7,6 +7,7 @@ numbers when the sequence is put in the tree, given back, or asked for by a real
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 from sim.engine.cohort import Cohort
@@ -32,7 +33,7 @@ class RadixAllocator:
         self.capacity = capacity
         self.shares = prefix_caching
         self.tree = RadixTree()
-        self._free = list(range(capacity - 1, -1, -1))
+        self._free = array("i", range(capacity - 1, -1, -1))
         self._counted = 0  # slots that cohort members own without knowing which
         self._grown_tick = -1  # tick at which the cohort's next tokens were last granted
 
@@ -99,6 +100,7 @@ class RadixAllocator:
         need = tokens - hit.tokens
         if need + hit.idle > self.available:
             return False
+        seq.blocks = array("i")
         if hit.tokens:
             node, inside = hit.handle
             if inside < len(node.slots):
@@ -182,7 +184,7 @@ class RadixAllocator:
         if seq.node is not None:
             self.tree.unlock(seq.node)
         seq.node = None
-        seq.blocks = []
+        seq.blocks = array("i")
         seq.registered = 0
 
     def fork(self, parent: Sequence, child: Sequence) -> list[tuple[int, int]] | None:
@@ -225,7 +227,7 @@ class RadixAllocator:
                 locks[node] = locks.get(node, 0) + 1
                 node = node.parent
         held = [slot for node in self.tree.nodes() for slot in node.slots]
-        everything = held + private + self._free
+        everything = held + private + list(self._free)
         assert len(set(everything)) == len(everything), "a slot is in two places"
         assert len(everything) == self.capacity, f"{self.capacity - len(everything)} slots leaked"
         assert counted == self._counted, f"{counted} slots are owned uncounted, {self._counted} are noted"

@@ -7,6 +7,7 @@ sequence uses it or anything below; unlocked leaves can be evicted, least recent
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
@@ -18,7 +19,7 @@ class Node:
 
     __slots__ = ("children", "locks", "parent", "serial", "slots", "spans", "stamp")
 
-    def __init__(self, spans: list[Span], slots: list[int], parent: Node | None, stamp: int, serial: int) -> None:
+    def __init__(self, spans: list[Span], slots: array[int], parent: Node | None, stamp: int, serial: int) -> None:
         self.spans = spans
         self.slots = slots
         self.parent = parent
@@ -68,7 +69,7 @@ class RadixTree:
     def __init__(self) -> None:
         self._clock = 0
         self._serial = 0
-        self.root = Node([], [], None, 0, 0)
+        self.root = Node([], array("i"), None, 0, 0)
         self.root.locks = 1
         self.evictable = 0
         self.size = 0
@@ -105,7 +106,7 @@ class RadixTree:
         node.spans, node.slots, node.parent = tail, node.slots[at:], upper
         return upper
 
-    def add(self, parent: Node, spans: list[Span], slots: list[int]) -> Node:
+    def add(self, parent: Node, spans: list[Span], slots: array[int]) -> Node:
         """Hang a new, locked leaf with these tokens under `parent`."""
         self._clock += 1
         node = self._node(spans, slots, parent, self._clock)
@@ -114,7 +115,7 @@ class RadixTree:
         self.size += len(slots)
         return node
 
-    def _node(self, spans: list[Span], slots: list[int], parent: Node | None, stamp: int) -> Node:
+    def _node(self, spans: list[Span], slots: array[int], parent: Node | None, stamp: int) -> Node:
         self._serial += 1
         return Node(spans, slots, parent, stamp, self._serial)
 
@@ -139,9 +140,9 @@ class RadixTree:
                     heappush(self._leaves, (node.stamp, node.serial, node))
             node = node.parent
 
-    def evict(self, tokens: int) -> list[int]:
+    def evict(self, tokens: int) -> array[int]:
         """Drop whole leaves, least recently used first, until at least `tokens` tokens are free; their slots."""
-        slots: list[int] = []
+        slots = array("i")
         leaves = self._leaves
         while len(slots) < tokens and leaves:
             stamp, _, node = heappop(leaves)
@@ -158,13 +159,13 @@ class RadixTree:
         self.size -= len(slots)
         return slots
 
-    def path_slots(self, node: Node) -> list[int]:
+    def path_slots(self, node: Node) -> array[int]:
         """Slots of all tokens from the root to the end of `node`."""
         parts = []
         while node is not self.root:
             parts.append(node.slots)
             node = node.parent
-        slots: list[int] = []
+        slots = array("i")
         for part in reversed(parts):
             slots += part
         return slots
