@@ -121,24 +121,38 @@ def _curves(result: SweepResult, axis: str) -> list[tuple[dict, list]]:
 
 def _write_table(result: SweepResult, path: Path) -> None:
     """One row a point: `number`, the swept keys, `status`, `error`, and every figure of the summary."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns: dict[str, Any] = {"number": [point.number for point in result.points]}
+    from reports.columns import arrow_array
+
+    points = result.points
+    columns = {"number": arrow_array([point.number for point in points], np.int64)}
     for key, values in result.axes.items():
-        plain = all(_is_number(v) for v in values) or all(isinstance(v, str) for v in values)
-        column = [point.values[key] for point in result.points]
-        columns[key] = column if plain else [json.dumps(v, sort_keys=True, ensure_ascii=False) for v in column]
-    columns["status"] = [point.status or "not run" for point in result.points]
-    columns["error"] = [point.error for point in result.points]
-    columns["folder"] = [point.folder if point.summary else None for point in result.points]
+        column = [point.values[key] for point in points]
+        if all(_is_number(v) for v in values):
+            whole = all(isinstance(v, int) for v in values)
+            columns[key] = arrow_array(column, np.int64 if whole else np.float64)
+        else:
+            plain = all(isinstance(v, str) for v in values)
+            texts = column if plain else [json.dumps(v, sort_keys=True, ensure_ascii=False) for v in column]
+            columns[key] = arrow_array(texts, np.object_)
+    columns["status"] = arrow_array([point.status or "not run" for point in points], np.object_)
+    columns["error"] = arrow_array([point.error for point in points], np.object_)
+    columns["folder"] = arrow_array(
+        [point.folder for point in points], np.object_, [not point.summary for point in points]
+    )
     metrics: dict[str, None] = {}
-    for point in result.points:
+    for point in points:
         metrics |= {key: None for key, value in point.summary.items() if _is_number(value)}
     for key in metrics:
-        values = [point.summary.get(key) for point in result.points]
-        columns[key] = pa.array([float(v) if _is_number(v) else None for v in values], pa.float64())
-    pq.write_table(pa.table(columns), path)
+        values = [point.summary.get(key) for point in points]
+        missing = [not _is_number(v) for v in values]
+        columns[key] = arrow_array(
+            [0.0 if gone else v for v, gone in zip(values, missing, strict=True)], np.float64, missing
+        )
+    pq.write_table(pa.Table.from_arrays(list(columns.values()), list(columns)), path)
 
 
 def _page(result: SweepResult) -> str:

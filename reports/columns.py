@@ -6,6 +6,7 @@ pyarrow takes a while to import and is loaded on the first use.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,9 +40,7 @@ TIMELINE = Table(
     "timeline.parquet",
     dict.fromkeys(("time", "running", "waiting", "swapped"), _FLOAT)
     | {f"kv_{kind}": _FLOAT for kind in ("used", "cached", "reserved", "internal", "external", "free")}
-    | dict.fromkeys(
-        ("steps", "prefill_tokens", "decode_tokens", "output_tokens", "arrivals", "finished"), _INT
-    )
+    | dict.fromkeys(("steps", "prefill_tokens", "decode_tokens", "output_tokens", "arrivals", "finished"), _INT)
     | dict.fromkeys(("refused", "preemptions", "cached_tokens"), _INT)
     | {"busy": _FLOAT},
 )
@@ -53,15 +52,9 @@ def write_table(table: Table, source: object, folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays = {}
-    for name, dtype in table.columns.items():
-        values = getattr(source, name)
-        if dtype is _TEXT:
-            arrays[name] = pa.array([_clean(v) for v in values], pa.string())
-        else:
-            arrays[name] = pa.array(np.ascontiguousarray(values, dtype))
+    arrays = [arrow_array(getattr(source, name), dtype) for name, dtype in table.columns.items()]
     pq.write_table(
-        pa.table(arrays),
+        pa.Table.from_arrays(arrays, list(table.columns)),
         folder / table.file,
         compression="zstd",
         compression_level=3,
@@ -73,6 +66,25 @@ def write_table(table: Table, source: object, folder: Path) -> None:
         write_statistics=True,
         store_schema=False,
     )
+
+
+def arrow_array(values: Sequence | np.ndarray, dtype: type, missing: Sequence[bool] | None = None) -> object:
+    """Values as an Arrow array, text where `dtype` is `np.object_`; null where `missing`.
+
+    Made from buffers: `pa.array` would import pandas, which takes half a second.
+    """
+    import pyarrow as pa
+
+    valid = None
+    if missing is not None and any(missing):
+        valid = pa.py_buffer(np.packbits(~np.asarray(missing, bool), bitorder="little"))
+    if dtype is _TEXT:
+        texts = [_encoded(v) for v in values]
+        ends = np.zeros(len(texts) + 1, np.int32)
+        np.cumsum([len(text) for text in texts], out=ends[1:])
+        return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(texts)), valid)
+    plain = np.ascontiguousarray(values, dtype)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(plain.dtype), len(plain), [valid, pa.py_buffer(plain)])
 
 
 def read_table(table: Table, folder: Path) -> dict[str, np.ndarray]:
@@ -105,13 +117,20 @@ def read_table(table: Table, folder: Path) -> dict[str, np.ndarray]:
 
 
 def _array(column: object, dtype: type, name: str, place: Place) -> np.ndarray:
+    import pyarrow as pa
+
     if column.null_count:
         raise InputError(f"column {name} has {column.null_count} empty values", place=place)
     if dtype is _TEXT:
         return np.array(column.to_pylist(), dtype=object)
-    return np.array(column.to_numpy(), dtype=dtype)
+    try:
+        chunks = column.cast(pa.from_numpy_dtype(np.dtype(dtype))).chunks
+    except pa.ArrowException as error:
+        raise InputError(f"column {name} does not hold numbers ({error})", place=place) from error
+    # through DLPack, since `to_numpy` would import pandas
+    return np.concatenate([np.from_dlpack(chunk) for chunk in chunks] or [np.zeros(0, dtype)])
 
 
-def _clean(text: object) -> str:
-    """Text that UTF-8 can hold: lone surrogates (from undecodable file names) are replaced."""
-    return str(text).encode("utf-8", "replace").decode()
+def _encoded(text: object) -> bytes:
+    """Text as UTF-8; what it cannot hold, lone surrogates from undecodable file names, is replaced."""
+    return str(text).encode("utf-8", "replace")

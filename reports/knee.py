@@ -55,9 +55,7 @@ def find_knee(
         latency: of each point, in any unit; used when throughput does not bend.
     """
     points = [
-        i
-        for i, value in enumerate(throughput)
-        if value is not None and np.isfinite(value) and np.isfinite(load[i])
+        i for i, value in enumerate(throughput) if value is not None and np.isfinite(value) and np.isfinite(load[i])
     ]
     points.sort(key=lambda i: load[i])
     x = np.array([load[i] for i in points], float)
@@ -66,10 +64,10 @@ def find_knee(
     y = np.array([throughput[i] for i in points], float)
     found = _bend(x, y, loss)
     if found is not None:
-        place, short = found
+        place = found
         sentence = (
-            f"beyond {x[place]:g} more load adds little: "
-            f"at {x[-1]:g}, throughput is {short:.0%} short of keeping pace"
+            f"beyond {x[place]:g}, more load adds little: {x[-1] / x[place]:.3g} times the load gives "
+            f"{y[-1] / y[place]:.3g} times the throughput"
         )
         return _knee(points[place], load, throughput, latency, "throughput", sentence)
     if latency is None:
@@ -83,17 +81,13 @@ def find_knee(
     return _knee(timed[place], load, throughput, latency, "latency", sentence)
 
 
-def _knee(
-    i: int, load: Sequence, throughput: Sequence, latency: Sequence | None, rule: str, sentence: str
-) -> Knee:
+def _knee(i: int, load: Sequence, throughput: Sequence, latency: Sequence | None, rule: str, sentence: str) -> Knee:
     slow = latency[i] if latency is not None else None
-    return Knee(
-        i, float(load[i]), float(throughput[i]), None if slow is None else float(slow), rule, sentence
-    )
+    return Knee(i, float(load[i]), float(throughput[i]), None if slow is None else float(slow), rule, sentence)
 
 
-def _bend(x: np.ndarray, y: np.ndarray, loss: float) -> tuple[int, float] | None:
-    """(place of the knee, share lost at the highest load) of a throughput curve."""
+def _bend(x: np.ndarray, y: np.ndarray, loss: float) -> int | None:
+    """Place of the knee of a throughput curve."""
     hull = _upper_hull(x, isotonic(y))
     reach = x[-1] - x[0]
     # the first slope from the lowest third of the range, so that one noisy point does not set it
@@ -106,7 +100,7 @@ def _bend(x: np.ndarray, y: np.ndarray, loss: float) -> tuple[int, float] | None
     if short < loss:
         return None
     distance = (hull - hull[0]) / (hull[-1] - hull[0]) - (x - x[0]) / reach
-    return int(np.argmax(distance)), float(short)
+    return int(np.argmax(distance))
 
 
 def _take_off(x: np.ndarray, y: np.ndarray, rise: float) -> int | None:

@@ -48,6 +48,24 @@ def test_stepping_and_stretching_are_the_same(workload: Path, tmp_path: Path) ->
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
+def test_commands_import_nothing_that_takes_seconds(workload: Path, tmp_path: Path) -> None:
+    """Running, sweeping and reading back need neither pandas nor matplotlib nor torch, also not behind pyarrow."""
+    code = f"""
+import sys
+from experiments.cli import app
+def bench(*arguments):
+    try: app(list(arguments))
+    except SystemExit as end: assert not end.code, arguments
+bench("run", {str(workload)!r}, "--out", {str(tmp_path / "run")!r}, "-q")
+bench("report", {str(tmp_path / "run")!r}, "-q")
+bench("sweep", {str(workload)!r}, "--out", {str(tmp_path / "sweep")!r}, "--over", "seed=[1, 2]", "--workers", "1", "-q")
+print([name for name in ("pandas", "matplotlib", "torch", "scipy", "IPython") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_every_value_says_where_it_is_from(workload: Path) -> None:
     done = bench("explain", workload, "--json", "--set", "engine.kv.block_size=32")
     assert done.exit_code == 0, done.output
