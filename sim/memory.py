@@ -27,6 +27,7 @@ MIB = 1 << 20
 # ("non-torch memory"), which say 0.1-0.3 GiB on one GPU and about 1 GiB with collectives; recalled.
 _CONTEXT_BYTES = GIB // 4
 _COLLECTIVE_BYTES = GIB
+_NO_BUDGET = 1 << 24  # a token budget of this many or more stands for none
 _BLOCK_LOSS = 0.015  # TensorRT-LLM, as aiconfigurator's backend for it subtracts
 
 
@@ -97,11 +98,15 @@ def activation_bytes(model: ModelSpec, config: EngineConfig) -> int:
 
     Either the widest point of a layer (the residual stream, a layer's input and output, and the MLP's or the
     projections' outputs of all tokens of the step) or sampling (three copies of the logits in 32 bit), whichever is
-    larger: the two do not coincide.
+    larger: the two do not coincide. Engines without a token budget (static batching, Orca) are taken to compute the
+    prompts of a step one after another where memory is concerned, so that the widest is the longest prompt.
     """
     tp, scheduler = config.parallel.tensor, config.scheduler
     longest = context_limit(model, config)
-    tokens = min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * longest)
+    if scheduler.max_num_batched_tokens >= _NO_BUDGET:
+        tokens = max(longest, scheduler.max_num_seqs)
+    else:
+        tokens = min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * longest)
     size = 2  # activations are 16 bit in every mode we have
     wide = 3 if model.gated else 2
     mlp = wide * -(-model.ffn // tp) if model.dense_layers else 0

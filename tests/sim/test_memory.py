@@ -12,6 +12,7 @@ from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
 from sim.hardware import GB, GIB, load_gpu
 from sim.memory import concurrent_requests, memory_budget, size_report, static_fraction
 from sim.models import load_model
+from sim.presets import preset_config
 from workloads.errors import InputError
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -79,6 +80,14 @@ def test_automatic_static_fraction_keeps_ten_gibibytes_on_large_cards():
     small = replace(chosen, scheduler=SchedulerConfig(max_num_batched_tokens=2048))
     assert (1 - static_fraction(H100, small)) * H100.memory_bytes == pytest.approx(10240 * 2**20)
     assert memory_budget(LLAMA, H100, small).utilization == pytest.approx(static_fraction(H100, small))
+
+
+def test_engines_without_a_token_budget_fit_where_their_papers_ran_them():
+    """Orca's comparison in the PagedAttention paper (arXiv 2309.06180, table 1): OPT-13B leaves 12 GB for KV on 40 GB."""
+    opt, a100 = load_model("OPT-13B"), load_gpu("a100-40gb")
+    for preset in ("orca", "static"):
+        chosen = preset_config(preset, device_memory=a100.memory_bytes, is_a100=True, max_model_len=2048)
+        assert memory_budget(opt, a100, chosen).kv_bytes == pytest.approx(12e9, rel=0.2)
 
 
 def test_vllm_on_an_h100_is_where_its_start_up_line_puts_it():
