@@ -83,7 +83,7 @@ def test_automatic_static_fraction_keeps_ten_gibibytes_on_large_cards():
 
 
 def test_engines_without_a_token_budget_fit_where_their_papers_ran_them():
-    """Orca's comparison in the PagedAttention paper (arXiv 2309.06180, table 1): OPT-13B leaves 12 GB for KV on 40 GB."""
+    """The PagedAttention paper (arXiv 2309.06180, table 1): OPT-13B leaves 12 GB for KV on 40 GB."""
     opt, a100 = load_model("OPT-13B"), load_gpu("a100-40gb")
     for preset in ("orca", "static"):
         chosen = preset_config(preset, device_memory=a100.memory_bytes, is_a100=True, max_model_len=2048)
@@ -99,9 +99,7 @@ def test_vllm_on_an_h100_is_where_its_start_up_line_puts_it():
 
 @given(st.sampled_from(["total", "static", "free"]), st.floats(0.5, 0.95), st.sampled_from([1, 2, 4, 8]))
 def test_more_memory_or_fewer_bits_never_shrink_the_pool(rule, share, tp):
-    chosen = config(
-        memory_utilization=share, memory_rule=rule, parallel=ParallelConfig(tensor=tp), max_model_len=2048
-    )
+    chosen = config(memory_utilization=share, memory_rule=rule, parallel=ParallelConfig(tensor=tp), max_model_len=2048)
     budget = memory_budget(LLAMA, H100, chosen)
     assert memory_budget(LLAMA, load_gpu("h200"), chosen).kv_tokens > budget.kv_tokens
     assert memory_budget(LLAMA, H100, replace(chosen, quantization="fp8")).kv_tokens > budget.kv_tokens
