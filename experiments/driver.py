@@ -13,6 +13,7 @@ import numpy as np
 from workloads.traffic import Request, Traffic
 
 NEVER = float("inf")
+_BATCH = 1024  # rows made into objects at a time
 
 
 class LoadDriver:
@@ -47,10 +48,11 @@ class LoadDriver:
         else:
             queued = traffic.arrival[roots] + delay[roots]
             order = np.argsort(queued, kind="stable")
-            self._rows = roots[order].tolist()
+            self._rows = roots[order]
             self._times = queued[order].tolist()
             self._times.append(NEVER)
             self._next = 0
+            self._ready: list[Request] = []  # the next rows as objects, the first last
             self.sent[roots] = traffic.arrival[roots]
 
     def next_time(self) -> float:
@@ -68,19 +70,21 @@ class LoadDriver:
                 time, row = heappop(heap)
                 taken.append((request(row), time))
         else:
-            times, rows, index = self._times, self._rows, self._next
+            times, ready, index = self._times, self._ready, self._next
             while True:
                 time = times[index]
                 if heap and heap[0][0] < time:
                     if heap[0][0] > now:
                         break
                     time, row = heappop(heap)
+                    taken.append((request(row), time))
                 elif time <= now:
-                    row = rows[index]
+                    if not ready:
+                        ready[:] = reversed(self._traffic.requests(self._rows[index : index + _BATCH]))
+                    taken.append((ready.pop(), time))
                     index += 1
                 else:
                     break
-                taken.append((request(row), time))
             self._next = index
         self.count += len(taken)
         return taken

@@ -141,6 +141,18 @@ class Traffic:
             int(self.priority[i]), int(self.n[i]),
         )  # fmt: skip
 
+    def requests(self, rows: np.ndarray) -> list[Request]:
+        """Several rows as objects; an order of magnitude quicker than one by one."""
+        inputs = self.input_tokens[rows].tolist()
+        numbers = rows.tolist()
+        if self.spans is None:
+            prompts = [(Span(2 * row, 0, length),) for row, length in zip(numbers, inputs, strict=True)]
+        else:
+            prompts = [self.spans.row(row) for row in numbers]
+        columns = (self.arrival[rows], self.output_tokens[rows], self.max_tokens[rows], self.priority[rows], self.n[rows])
+        arrival, outputs, limits, priority, n = (column.tolist() for column in columns)
+        return list(map(Request, numbers, arrival, inputs, outputs, limits, prompts, priority, n))
+
     def __iter__(self) -> Iterator[Request]:
         return (self.request(i) for i in range(len(self)))
 

@@ -6,9 +6,7 @@ __all__ = ["CostModel", "DecodeLine", "OperatorCost", "StepShape", "build_cost"]
 
 
 def __getattr__(name: str):
-    if (
-        name == "build_cost"
-    ):  # late, because memory sizing needs the capture sizes from here without all the rest
+    if name == "build_cost":  # late, because memory sizing needs the capture sizes from here without all the rest
         from sim.cost.build import build_cost
 
         return build_cost

@@ -141,9 +141,7 @@ class AnalyticCost:
         micro = min(self._stages, rows)
         batch = -(-rows // micro)
         size = padded(self._graphs, batch)
-        return StepSizes(
-            size, batch, None, None, self._decode_size(size, context / micro), size <= self._largest
-        )
+        return StepSizes(size, batch, None, None, self._decode_size(size, context / micro), size <= self._largest)
 
     def mixed_sizes(self, shape: StepShape) -> StepSizes:
         """Sizes of the operators of a step with prefill."""
@@ -177,9 +175,7 @@ class AnalyticCost:
     def _decode_size(self, rows: int, context: float) -> tuple[float, float, float] | None:
         """(rows, context, context within the window); None where nothing is attended to."""
         window = self.operators.window
-        return (
-            (rows, context, min(context, rows * window) if window else context) if context or rows else None
-        )
+        return (rows, context, min(context, rows * window) if window else context) if context or rows else None
 
     def device_seconds(self, sizes: StepSizes) -> tuple[float, float]:
         """Seconds on the device, and how many of them it waits for launches."""

@@ -134,9 +134,7 @@ class Assembler:
         compute = mode.compute if covered else "bf16"
         wanted = "weight-only" if covered and mode.weight_only else compute
         constants = self.constants.gemm.get(wanted)
-        if (
-            constants is None
-        ):  # INT8 and FP4 matmuls were not measured: the FP8 kernels' shares, at their own peak
+        if constants is None:  # INT8 and FP4 matmuls were not measured: the FP8 kernels' shares, at their own peak
             base = self.constants.gemm["fp8"]
             constants = replace(base, source=f"{base.source}; taken over for {compute}")
         activation = _ACTIVATION_BYTES[mode.activation] if covered else 2.0
@@ -148,9 +146,7 @@ class Assembler:
 
     def _quantize(self, width: int) -> Operator:
         q = self.constants.quantize
-        launch, per_value = (
-            (q.dynamic_us, q.dynamic_bytes) if self.mode.dynamic else (q.static_us, q.static_bytes)
-        )
+        launch, per_value = (q.dynamic_us, q.dynamic_bytes) if self.mode.dynamic else (q.static_us, q.static_bytes)
         kind = "computed scale" if self.mode.dynamic else "static scale"
         constants = ElementwiseConstants(launch, q.bandwidth, f"{q.source} ({kind})")
         return Elementwise(constants, self.gpu, per_value * width)
@@ -166,9 +162,7 @@ class Assembler:
         compute = mode.compute if covered else "bf16"
         table = self.constants.moe
         kinds = (
-            ("bf16",)
-            if compute == "bf16"
-            else (("fp8-block", "fp8") if mode.group == -128 else ("fp8", "fp8-block"))
+            ("bf16",) if compute == "bf16" else (("fp8-block", "fp8") if mode.group == -128 else ("fp8", "fp8-block"))
         )
         constants = next(table[kind] for kind in (*kinds, "bf16") if kind in table)
         if covered and (mode.weight_only or compute not in ("bf16", "fp8")):
@@ -185,24 +179,18 @@ class Assembler:
     # Everything between the linear layers
 
     def _embedding(self) -> list[Placed]:
-        return [
-            Placed("embedding", Elementwise(self.constants.elementwise, self.gpu, 4.0 * self.model.hidden), 1)
-        ]
+        return [Placed("embedding", Elementwise(self.constants.elementwise, self.gpu, 4.0 * self.model.hidden), 1)]
 
     def _elementwise(self) -> list[Placed]:
         model, constants = self.model, self.constants.elementwise
-        norm = Elementwise(
-            constants, self.gpu, 8.0 * model.hidden
-        )  # residual and input in, residual and output out
+        norm = Elementwise(constants, self.gpu, 8.0 * model.hidden)  # residual and input in, residual and output out
         placed = [Placed("norm", norm, model.norms * model.layers + 1)]
         if model.dense_layers:
             width = (6.0 if model.gated else 4.0) * -(-model.ffn // self.tp)
             placed.append(Placed("activation", Elementwise(constants, self.gpu, width), model.dense_layers))
         if model.moe_layers and model.shared_experts:
             width = (6.0 if model.gated else 4.0) * -(-model.shared_experts * model.expert_ffn // self.tp)
-            placed.append(
-                Placed("shared_activation", Elementwise(constants, self.gpu, width), model.moe_layers)
-            )
+            placed.append(Placed("shared_activation", Elementwise(constants, self.gpu, width), model.moe_layers))
         if model.qk_norm:
             width = 4.0 * (model.heads // self.tp + model.local_kv_heads(self.tp)) * model.head_dim
             placed.append(Placed("qk_norm", Elementwise(constants, self.gpu, width), model.layers))
@@ -217,9 +205,7 @@ class Assembler:
             placed.append(Placed("all_reduce", self.all_reduce(), count))
         if spread:
             share = (self.ep - 1) / self.ep * model.experts_per_token * model.hidden / self.tp
-            sent = share * (
-                2.0 + _ACTIVATION_BYTES[self.mode.activation if self.mode.covers("expert") else "model"]
-            )
+            sent = share * (2.0 + _ACTIVATION_BYTES[self.mode.activation if self.mode.covers("expert") else "model"])
             link = self.gpu.group_link(self.ep)
             placed.append(
                 Placed(
@@ -229,11 +215,7 @@ class Assembler:
                 )
             )
         if self.pp > 1:
-            link = (
-                self.gpu.group_link(2)
-                if self.tp * self.pp <= self.gpu.gpus_per_node
-                else LINKS["infiniband-ndr"]
-            )
+            link = self.gpu.group_link(2) if self.tp * self.pp <= self.gpu.gpus_per_node else LINKS["infiniband-ndr"]
             hop = Transfer(link, 4.0 * model.hidden, f"{link.name}: {_SHEET}, hidden state and residual")
             placed.append(Placed("pipeline_send", hop, self.pp))
         return placed
@@ -243,9 +225,7 @@ class Assembler:
         table = self.constants.all_reduce
         degrees = sorted(map(int, table))
         degree = next((d for d in degrees if d >= self.tp), degrees[-1])
-        analytic = AllReduce(
-            table[str(degree)], self.gpu.group_link(self.tp), self.tp, 2.0 * self.model.hidden
-        )
+        analytic = AllReduce(table[str(degree)], self.gpu.group_link(self.tp), self.tp, 2.0 * self.model.hidden)
         return self.table.all_reduce(analytic, self.tp, 2.0 * self.model.hidden) if self.table else analytic
 
     def _sampling(self) -> list[Placed]:
@@ -266,24 +246,14 @@ class Assembler:
         model, heads = self.model, self.model.heads // self.tp
         if model.mla is not None:
             size = float(self.kv.vector_bytes(model.mla.cached))
-            return LatentAttention(
-                self.constants.mla, self.gpu, heads, model.mla.cached, model.mla.kv_lora, size
-            )
-        kinds = (
-            ("fp8", "bf16")
-            if self.kv.bits == 8
-            else (("mha", "bf16") if model.attention == "MHA" else ("bf16",))
-        )
+            return LatentAttention(self.constants.mla, self.gpu, heads, model.mla.cached, model.mla.kv_lora, size)
+        kinds = ("fp8", "bf16") if self.kv.bits == 8 else (("mha", "bf16") if model.attention == "MHA" else ("bf16",))
         kind = next(k for k in kinds if k in self.constants.decode)
         kv_heads, vector = model.local_kv_heads(self.tp), float(self.kv.vector_bytes(model.head_dim))
-        analytic = DecodeAttention(
-            self.constants.decode[kind], self.gpu, heads, kv_heads, vector, model.head_dim
-        )
+        analytic = DecodeAttention(self.constants.decode[kind], self.gpu, heads, kv_heads, vector, model.head_dim)
         if self.table is None:
             return analytic
-        return self.table.decode(
-            analytic, "fp8" if self.kv.bits == 8 else "bf16", heads, kv_heads, model.head_dim
-        )
+        return self.table.decode(analytic, "fp8" if self.kv.bits == 8 else "bf16", heads, kv_heads, model.head_dim)
 
     def _prefill(self) -> Operator:
         model, heads = self.model, self.model.heads // self.tp

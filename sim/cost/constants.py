@@ -233,9 +233,7 @@ def _bundled(gpu: str, engine: str) -> dict[str, Any] | None:
 def list_constants() -> list[tuple[str, str]]:
     """The bundled (GPU, engine) pairs."""
     names = (p.name for p in (files("sim") / "data" / "cost").iterdir() if p.name.endswith(".toml"))
-    return sorted(
-        (n.removesuffix(".toml").split(".", 1)[0], n.removesuffix(".toml").split(".", 1)[1]) for n in names
-    )
+    return sorted((n.removesuffix(".toml").split(".", 1)[0], n.removesuffix(".toml").split(".", 1)[1]) for n in names)
 
 
 def _layers(gpu: GPUSpec, engine: str) -> list[dict[str, Any]]:

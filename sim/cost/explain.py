@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 def explain_step(cost: AnalyticCost, shape: StepShape) -> list[OperatorCost]:
     """All operators of a step; `kernel_launch` and `host` are the last two, swapping comes before them."""
     if shape.chunks:
-        return _explain(
-            cost, cost.mixed_sizes(shape), shape.decode_rows + len(shape.chunks), shape.swapped_tokens
-        )
+        return _explain(cost, cost.mixed_sizes(shape), shape.decode_rows + len(shape.chunks), shape.swapped_tokens)
     rows, context = shape.decode_rows + shape.padding_tokens, shape.decode_context + shape.padding_context
     if rows <= 0:
         swap = [_cost(cost.operators.swap, shape.swapped_tokens)] if shape.swapped_tokens else []
@@ -39,9 +37,7 @@ def _between(cost: AnalyticCost, rows: int, context: int, swapped: int) -> list[
         seconds, flops, moved = (
             x + (y - x) * share for x, y in ((a.seconds, b.seconds), (a.flops, b.flops), (a.bytes, b.bytes))
         )
-        costs.append(
-            OperatorCost(a.name, seconds, flops, moved, a.count, (b if share > 0.5 else a).bound, a.source)
-        )
+        costs.append(OperatorCost(a.name, seconds, flops, moved, a.count, (b if share > 0.5 else a).bound, a.source))
     return costs
 
 
@@ -52,17 +48,13 @@ def _explain(cost: AnalyticCost, sizes: StepSizes, sequences: int, swapped: int)
     if sizes.prefill is not None and ops.full_layers:
         costs.append(_cost(Placed("attention_prefill", ops.prefill, ops.full_layers), *sizes.prefill))
     if sizes.windowed is not None and ops.windowed_layers:
-        costs.append(
-            _cost(Placed("attention_prefill_windowed", ops.prefill, ops.windowed_layers), *sizes.windowed)
-        )
+        costs.append(_cost(Placed("attention_prefill_windowed", ops.prefill, ops.windowed_layers), *sizes.windowed))
     if sizes.decode is not None:
         rows, context, near = sizes.decode
         if ops.full_layers:
             costs.append(_cost(Placed("attention_decode", ops.decode, ops.full_layers), rows, context))
         if ops.windowed_layers:
-            costs.append(
-                _cost(Placed("attention_decode_windowed", ops.decode, ops.windowed_layers), rows, near)
-            )
+            costs.append(_cost(Placed("attention_decode_windowed", ops.decode, ops.windowed_layers), rows, near))
     if sizes.sampled:
         costs += [_cost(placed, sizes.sampled) for placed in ops.sample]
     if swapped:
@@ -87,9 +79,7 @@ def provenance(cost: AnalyticCost) -> list[dict]:
     ops = cost.operators
     attention = [Placed("attention_decode", ops.decode, 1), Placed("attention_prefill", ops.prefill, 1)]
     placed = [*ops.token, *attention, *ops.sample, ops.swap]
-    found = [
-        {"what": p.name, "value": type(p.operator).__name__, "source": p.operator.source} for p in placed
-    ]
+    found = [{"what": p.name, "value": type(p.operator).__name__, "source": p.operator.source} for p in placed]
     found.append({"what": "host", "value": "Host", "source": cost.host.source})
     found.append({"what": "front_end", "value": "FrontEnd", "source": cost.front_end.source})
     return found

@@ -140,9 +140,7 @@ class GroupedGemm:
         """Duration for m tokens."""
         rows = m * self._factor * self._share
         compute, memory = rows * self._compute, self.touched(m) * self._touch
-        return (
-            (compute**self._norm + memory**self._norm) ** self._inverse + self._launch + rows * self._stream
-        )
+        return (compute**self._norm + memory**self._norm) ** self._inverse + self._launch + rows * self._stream
 
     def work(self, m: float) -> Work:
         """Operations of the chosen experts; bytes of those touched and of the rows that pass through."""
@@ -264,9 +262,7 @@ class PrefillAttention:
     def work(self, tokens: float, pairs: float, keys: float, tiles: float) -> Work:
         """Attended pairs only (the masked half is not counted); queries, results, keys and values once."""
         compute, memory = self._parts(tokens, pairs, keys, tiles)
-        return Work(
-            self._flops * pairs, self._row * tokens + self._key * keys, _bound(compute, memory, self._launch)
-        )
+        return Work(self._flops * pairs, self._row * tokens + self._key * keys, _bound(compute, memory, self._launch))
 
 
 class AllReduce:

@@ -68,7 +68,7 @@ class Engine:
         self.executor = executor
         self.recorder = recorder
         self.max_len = max_len
-        self.state = EngineState(config.scheduler, allocator, queue, host_tokens)
+        self.state = EngineState(config.scheduler, allocator, queue, host_tokens, gate.reads_totals)
         self.wake_at: float | None = None
         self.on_finish: Callable[[int, float], None] = lambda row, now: None
         self.held_back = scheduler.retains_finished and not config.scheduler.streaming
@@ -80,10 +80,13 @@ class Engine:
         self._full: dict[int, list[Sequence]] = {}  # counter → who reaches its declared limit then
         self._flights: deque[tuple[StepPlan, object, float]] = deque()  # plan, ticket, start
         self._ended_stays: list[Stay] = []
-        self._sequences: dict[int, list[Sequence]] = {}
+        self._sequences: dict[int, Sequence | tuple[Sequence, ...]] = {}  # by row; several for parallel samples
         self._forked: list[Sequence] = []  # since the last commit
         self._preempted: list[Sequence] = []  # not yet told to the executor
         self._depth = config.depth
+        self._tells_lengths = config.kv.allocator == "contiguous"
+        whole = config.scheduler.name == "continuous" and config.scheduler.prefill == "first"
+        self._longest_prompt = config.scheduler.max_num_batched_tokens if whole else max_len
         self._plans = 0
         self._tokenless = 0
         self._busy_until = 0.0
@@ -100,45 +103,49 @@ class Engine:
         most = self.max_len - inputs
         if most < 1:
             return f"prompt of {inputs:,} tokens leaves no room for an answer in {self.max_len:,} (max_model_len)"
-        seq = Sequence(row, prompt, inputs, declared if declared < most else most, now, priority)
+        if declared > most:
+            declared = most
+        length = outputs if outputs < declared else declared
+        seq = Sequence(row, prompt, inputs, declared, now, priority)
         state = self.state
-        length = outputs if outputs < seq.max_tokens else seq.max_tokens
         self.executor.start(seq, length)
-        reason = state.allocator.fits(seq) or self._too_long(seq) or self._too_many(seq, n)
+        reason = state.allocator.fits(seq)
+        if inputs > self._longest_prompt:
+            reason = self._too_long(inputs)
+        elif n > 1 and not reason:
+            reason = self._too_many(seq, n)
         if reason:
             self.executor.forget(seq)
             return reason
-        samples = (seq,)
-        if n > 1:
-            siblings = [Sequence(row, prompt, inputs, seq.max_tokens, now, priority, sample) for sample in range(1, n)]
-            seq.siblings = tuple(siblings)
-            samples += seq.siblings
-            for sibling in siblings:
+        if n == 1:
+            self._sequences[row] = seq
+        else:
+            seq.siblings = tuple(
+                Sequence(row, prompt, inputs, declared, now, priority, sample) for sample in range(1, n)
+            )
+            self._sequences[row] = (seq, *seq.siblings)
+            for sibling in seq.siblings:
                 self.executor.start(sibling, length)
-        for each in samples:
-            self.recorder.accepted(each, length)
-        self._sequences[row] = samples
-        state.waiting.push(seq)
-        if not state.waiting.indifferent:
+        if self._tells_lengths:
+            for each in self._samples(row):
+                self.recorder.accepted(each, length)
+        waiting = state.waiting
+        waiting.push(seq)
+        if not waiting.indifferent:
             state.blocked = False
         return None
 
-    def _too_long(self, seq: Sequence) -> str | None:
-        config = self.config.scheduler
-        if (
-            config.name == "continuous"
-            and config.prefill == "first"
-            and seq.prompt_tokens > config.max_num_batched_tokens
-        ):
-            return (
-                f"prompt of {seq.prompt_tokens:,} tokens exceeds max_num_batched_tokens {config.max_num_batched_tokens:,}, "
-                "and this scheduler does not cut prompts"
-            )
-        return None
+    def _samples(self, row: int) -> tuple[Sequence, ...]:
+        here = self._sequences[row]
+        return here if isinstance(here, tuple) else (here,)
+
+    def _too_long(self, tokens: int) -> str:
+        return (
+            f"prompt of {tokens:,} tokens exceeds max_num_batched_tokens {self._longest_prompt:,}, "
+            "and this scheduler does not cut prompts"
+        )
 
     def _too_many(self, seq: Sequence, samples: int) -> str | None:
-        if samples == 1:
-            return None
         config, allocator = self.config.scheduler, self.state.allocator
         if samples > config.max_num_seqs:
             return f"asks for {samples} samples; max_num_seqs is {config.max_num_seqs}"
@@ -149,14 +156,14 @@ class Engine:
 
     def cancel(self, row: int, now: float) -> bool:
         """Drop a request and free its memory at once; False if it is not here."""
-        samples = self._sequences.pop(row, None)
-        if samples is None:
+        if row not in self._sequences:
             return False
-        for seq in samples:
+        for seq in self._samples(row):
             if seq.alive:
                 if seq.cohort is not None or seq in self.state.draining:
                     self.recorder.segment(seq, seq.join_tick, self.state.cohort.tick - seq.join_tick)
                 self._drop(seq, now, finished=False)
+        del self._sequences[row]
         return True
 
     def unfinished_rows(self) -> list[int]:
@@ -328,13 +335,13 @@ class Engine:
         if seq.cohort is not None or seq in self.state.draining:
             self.recorder.segment(seq, seq.join_tick, after - seq.join_tick)
         self._drop(seq, now, finished=True)
-        samples = self._sequences[seq.row]
-        if len(samples) == 1 or not any(each.alive for each in samples):
-            del self._sequences[seq.row]
+        row = seq.row
+        if self._sequences[row] is seq or not any(each.alive for each in self._samples(row)):
+            del self._sequences[row]
             if self.held_back:
-                self._undelivered.append(seq.row)
+                self._undelivered.append(row)
             else:
-                self.on_finish(seq.row, now)
+                self.on_finish(row, now)
 
     def _deliver(self, now: float) -> None:
         """A batch has ended: hand its answers out."""
@@ -389,9 +396,10 @@ class Engine:
             f"{state.allocator.available:,} tokens of KV free; it needs {state.allocator.footprint(seq.known):,} now and "
             f"{state.allocator.footprint(seq.limit):,} at its limit"
         )
-        for each in self._sequences.pop(seq.row):
+        for each in self._samples(seq.row):
             if each.alive:
                 self._drop(each, self._busy_until, finished=False)
+        del self._sequences[seq.row]
         return seq.row, reason
 
     def _stall_report(self) -> str:

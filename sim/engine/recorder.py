@@ -16,32 +16,28 @@ from sim.engine.plan import StepPlan
 from sim.engine.sequence import Sequence
 from sim.engine.state import EngineState
 
-_SAMPLES = 2048
-_FLUSH = 1 << 16
+_SAMPLES = 1024
+_PACK = 1 << 16
 
 
 class Table:
-    """Rows of equal shape, kept as tuples for a while and as arrays for good."""
+    """Rows of equal shape, kept as tuples for a while and as arrays for good. `add(row)` appends a tuple."""
 
     def __init__(self, *columns: str) -> None:
         self.columns = columns
         self.rows: list[tuple] = []
+        self.add = self.rows.append
         self._blocks: list[np.ndarray] = []
 
-    def add(self, row: tuple) -> None:
-        """Append a row."""
-        self.rows.append(row)
-        if len(self.rows) >= _FLUSH:
-            self._flush()
-
-    def _flush(self) -> None:
+    def pack(self) -> None:
+        """Turn the rows into an array."""
         self._blocks.append(np.array(self.rows, np.float64).reshape(len(self.rows), len(self.columns)))
         self.rows.clear()
 
     def array(self) -> dict[str, np.ndarray]:
         """All rows so far, by column; float64."""
         if self.rows or not self._blocks:
-            self._flush()
+            self.pack()
         table = np.concatenate(self._blocks)
         return {name: table[:, index] for index, name in enumerate(self.columns)}
 
@@ -86,7 +82,7 @@ class Recorder:
         self.steps = 0
         self._decode_rows = self._prefill_tokens = 0
         self._busy = 0.0
-        self._next_sample, self._spacing = 0.0, 1e-3
+        self._next_sample, self._spacing = 0.0, 5e-3
         self._slabs = slabs
         self._final = 0  # tokens that the running sequences will have in the end
         self._lengths: dict[Sequence, int] = {}  # for that; kept only where slabs reserve memory ahead
@@ -145,6 +141,9 @@ class Recorder:
             self._prefill_tokens += chunk.tokens
         if now >= self._next_sample:
             self.sample(now, state)
+            if len(self.segments.rows) > _PACK:
+                self.segments.pack()
+                self.departures.pack()
 
     def sample(self, now: float, state: EngineState) -> None:
         """Note the state of memory; when there are too many notes, drop every second and take fewer from then on."""

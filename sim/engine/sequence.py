@@ -10,6 +10,7 @@ difference to its counter, so that a step touches none of them.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,11 +47,27 @@ class Sequence:
         alive: False once it has finished, was cancelled or refused.
     """
 
-    __slots__ = (
-        "_base", "_computed", "_known", "admitted_at", "alive", "arrival", "blocks", "bucket", "cached_tokens", "cohort", "footprint", "join_tick", "keys", "limit",
-        "max_tokens", "node", "order", "place", "preemptions", "priority", "prompt", "prompt_tokens", "recomputed_tokens",
-        "registered", "row", "runs", "sample", "siblings", "slab", "token_at",
-    )  # fmt: skip
+    # Defaults stand on the class: a sequence is made for every request, and most of these never change for most.
+    order = -1
+    place = NOWHERE
+    alive = True
+    cohort: Cohort | None = None
+    bucket: dict[Sequence, None] | None = None
+    join_tick = 0
+    runs: list = []  # noqa: RUF012 (replaced, never changed in place, while it is this one)
+    blocks: array[int] = array("i")
+    keys: list | None = None
+    registered = 0
+    node: object = None
+    slab = 0
+    admitted_at = token_at = NEVER
+    footprint = 0
+    cached_tokens = 0
+    preemptions = 0
+    recomputed_tokens = 0
+    siblings: tuple[Sequence, ...] = ()
+    _computed = 0
+    _base = 0
 
     def __init__(
         self, row: int, prompt: tuple[Span, ...], prompt_tokens: int, max_tokens: int, arrival: float = 0.0,
@@ -59,32 +76,11 @@ class Sequence:
         self.row = row
         self.sample = sample
         self.arrival = arrival
-        self.order = -1
         self.prompt = prompt
-        self.prompt_tokens = prompt_tokens
+        self.prompt_tokens = self._known = prompt_tokens
         self.max_tokens = max_tokens
         self.limit = prompt_tokens + max_tokens
         self.priority = priority
-        self.place = NOWHERE
-        self.alive = True
-        self._known = prompt_tokens
-        self._computed = 0
-        self._base = 0
-        self.cohort: Cohort | None = None
-        self.bucket: dict[Sequence, None] | None = None
-        self.join_tick = 0
-        self.runs: list = []
-        self.blocks: list[int] = []
-        self.keys = None
-        self.registered = 0
-        self.node = None
-        self.slab = 0
-        self.admitted_at = self.token_at = NEVER
-        self.footprint = 0
-        self.cached_tokens = 0
-        self.preemptions = 0
-        self.recomputed_tokens = 0
-        self.siblings: tuple[Sequence, ...] = ()
 
     @property
     def known(self) -> int:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from sim.schedulers.queue import WaitingQueue
 
 
+LONG_ANSWER = 4096
+"""Answers declared longer than this are counted apart: SGLang's gate clips them."""
+
+
 class EngineState:
     """Queues and memory of one engine, as they stand when a step is planned.
 
@@ -30,18 +34,39 @@ class EngineState:
         promised: memory that the running sequences would take at their declared limits, in tokens.
         declared: tokens that the running sequences may ever know together, by their declared limits.
         long_answers: running sequences that declared more than 4,096 tokens.
+        keeps_totals: whether `promised`, `declared` and `long_answers` are kept; a gate that reads them says so.
         blocked: a refusal that stands until something changes: the head of the queue was not admitted for lack of memory
             or seats, and since then nobody gave anything back, nothing new can be hit and nobody overtook it.
         decode_steps: decode steps since the start.
     """
 
     __slots__ = (
-        "admissions", "allocator", "blocked", "cohort", "config", "declared", "decode_steps", "draining", "host_free", "long_answers", "prefilling",
-        "promised", "retained", "running", "swapped", "waiting",
+        "admissions",
+        "allocator",
+        "blocked",
+        "cohort",
+        "config",
+        "declared",
+        "decode_steps",
+        "draining",
+        "host_free",
+        "keeps_totals",
+        "long_answers",
+        "prefilling",
+        "promised",
+        "retained",
+        "running",
+        "swapped",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, config: SchedulerConfig, allocator: KVAllocator, waiting: WaitingQueue, host_tokens: int = 0
+        self,
+        config: SchedulerConfig,
+        allocator: KVAllocator,
+        waiting: WaitingQueue,
+        host_tokens: int = 0,
+        keeps_totals: bool = True,
     ) -> None:
         self.config = config
         self.allocator = allocator
@@ -53,6 +78,7 @@ class EngineState:
         self.cohort = Cohort(allocator.block_size)
         self.retained: list[Sequence] = []
         self.draining: dict[Sequence, None] = {}
+        self.keeps_totals = keeps_totals
         self.promised = 0
         self.declared = 0
         self.long_answers = 0
@@ -94,25 +120,28 @@ class EngineState:
         self.admissions += 1
         seq.order = self.admissions
         seq.place = DEVICE
-        if not seq.footprint:
-            seq.footprint = self.allocator.footprint(seq.limit) * (1 + len(seq.siblings))
-        self.promised += seq.footprint
-        self.declared += seq.limit
-        if seq.max_tokens > 4096:
-            self.long_answers += 1
+        if self.keeps_totals:
+            self._total(seq, 1)
 
     def unseat(self, seq: Sequence) -> None:
         """`seq` no longer holds memory on the device."""
         del self.running[seq]
-        self.promised -= seq.footprint
-        self.declared -= seq.limit
-        if seq.max_tokens > 4096:
-            self.long_answers -= 1
         self.blocked = False
+        if self.keeps_totals:
+            self._total(seq, -1)
+
+    def _total(self, seq: Sequence, sign: int) -> None:
+        if not seq.footprint:
+            seq.footprint = self.allocator.footprint(seq.limit) * (1 + len(seq.siblings))
+        self.promised += sign * seq.footprint
+        self.declared += sign * seq.limit
+        if seq.max_tokens > LONG_ANSWER:
+            self.long_answers += sign
 
     def disperse(self, seq: Sequence) -> None:
         """The parallel samples of `seq` have sequences of their own from now on."""
         share = seq.footprint // (1 + len(seq.siblings))
-        self.promised -= seq.footprint - share
+        if self.keeps_totals:
+            self.promised -= seq.footprint - share
         seq.footprint = share
         seq.siblings = ()

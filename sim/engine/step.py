@@ -40,8 +40,30 @@ class Step:
     """
 
     __slots__ = (
-        "_allocator", "_budget", "_chunks", "_cohort", "_decoding", "_gate", "_left", "_padded", "_plan", "_preempted", "_register_now", "_swapped_in",
-        "_swapped_out", "_touched", "_unregistered", "_victims", "admitted", "budget", "copies", "now", "state", "wake_at",
+        "_allocator",
+        "_budget",
+        "_chunks",
+        "_cohort",
+        "_decoding",
+        "_gate",
+        "_left",
+        "_padded",
+        "_plan",
+        "_preempted",
+        "_register_now",
+        "_seats",
+        "_swapped_in",
+        "_swapped_out",
+        "_touched",
+        "_unit",
+        "_unregistered",
+        "_victims",
+        "admitted",
+        "budget",
+        "copies",
+        "now",
+        "state",
+        "wake_at",
     )  # fmt: skip
 
     def __init__(self, state: EngineState, gate: Gate, victims: VictimRule, register_now: bool) -> None:
@@ -49,6 +71,8 @@ class Step:
         self._cohort = state.cohort
         self._allocator = state.allocator
         self._budget = state.config.max_num_batched_tokens
+        self._seats = state.config.max_num_seqs
+        self._unit = state.config.chunk_unit
         self._gate = gate
         self._victims = victims
         self._register_now = register_now
@@ -167,27 +191,21 @@ class Step:
         """
         if seq not in self.state.running or seq.cohort is not None or seq in self._chunks:
             raise PlanError(f"{seq} is not part-way through its prompt, or was extended already")
-        tokens = min(tokens, seq.remaining, self.budget)
-        tokens = self._aligned(tokens, seq.remaining)
+        remaining = seq.remaining
+        tokens = min(tokens, remaining, self.budget)
+        if tokens < remaining:
+            tokens -= tokens % self._unit
         if tokens < 1:
             return False
         while not self.state.allocator.grow(seq, seq.computed + tokens):
             self._preempt_one()
             if seq.place != DEVICE:
                 return False
-        self._unregistered.append(self._add_chunk(seq, tokens))
-        return True
-
-    def _aligned(self, tokens: int, remaining: int) -> int:
-        """A piece that does not end the prompt is cut down to whole chunk units."""
-        return tokens if tokens >= remaining else tokens - tokens % self.state.config.chunk_unit
-
-    def _add_chunk(self, seq: Sequence, tokens: int) -> Chunk:
-        chunk = Chunk(seq, tokens, seq.computed, tokens, tokens == seq.remaining)
-        self._chunks[seq] = chunk
+        chunk = self._chunks[seq] = Chunk(seq, tokens, seq.computed, tokens, tokens == remaining)
+        self._unregistered.append(chunk)
         self._touched = True
         self.budget -= tokens
-        return chunk
+        return True
 
     def admit(self, seq: Sequence, most: int = UNBOUNDED, whole: bool = False) -> bool:
         """Give a waiting sequence memory and plan the first piece of its prompt, after what the cache already has.
@@ -201,7 +219,7 @@ class Step:
         """
         state = self.state
         allocator = self._allocator
-        if state.seats < 1 + len(seq.siblings):
+        if len(state.running) + len(state.retained) + len(seq.siblings) >= self._seats:
             state.blocked = True
             return False
         if self._unregistered:
@@ -213,7 +231,12 @@ class Step:
             if tokens > self.budget and (self._chunks or self._decoding):
                 return False
         else:
-            tokens = self._aligned(min(tokens, self.budget, most), tokens)
+            if most < tokens:
+                tokens = most
+            if self.budget < tokens:
+                tokens = self.budget
+            if tokens < remaining and self._unit > 1:
+                tokens -= tokens % self._unit
             if tokens < 1:
                 return False
         reach = cached + tokens
@@ -229,7 +252,9 @@ class Step:
         state.seat(seq)
         state.prefilling.append(seq)
         self.admitted[seq] = None
-        self._add_chunk(seq, tokens)
+        self._chunks[seq] = Chunk(seq, tokens, cached, tokens, tokens == remaining)
+        self._touched = True
+        self.budget -= tokens
         if self._register_now:
             allocator.computed(seq, reach)
         return True

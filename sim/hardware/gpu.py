@@ -62,9 +62,7 @@ class GPUSpec:
 
     def flops(self, compute: str) -> float:
         """Dense peak of a tensor-core type: `bf16`, `fp8`, `int8` or `fp4`; 0 where there is none."""
-        return {"bf16": self.bf16, "fp16": self.bf16, "fp8": self.fp8, "int8": self.int8, "fp4": self.fp4}[
-            compute
-        ]
+        return {"bf16": self.bf16, "fp16": self.bf16, "fp8": self.fp8, "int8": self.int8, "fp4": self.fp4}[compute]
 
     @property
     def has_fast_link(self) -> bool:
@@ -82,9 +80,7 @@ class GPUSpec:
         if not self.has_fast_link or (self.link == "nvlink-bridge" and ways > 2):
             return Link("pcie", self.pcie, 5e-6, "through the host")
         if self.link == "mesh":
-            return Link(
-                "mesh", self.link_bandwidth * (ways - 1) / (self.gpus_per_node - 1), 3e-6, "full mesh"
-            )
+            return Link("mesh", self.link_bandwidth * (ways - 1) / (self.gpus_per_node - 1), 3e-6, "full mesh")
         return Link(self.link, self.link_bandwidth, 2e-6, "inside the node")
 
     @property

@@ -29,15 +29,14 @@ class Run:
         pieces: its free pieces, from the end of the run to its front, so the oldest comes first.
     """
 
-    __slots__ = ("blocks", "depths", "key", "pieces", "used", "users")
+    users = 1
+    depths: dict[int, int] | None = None
+    pieces: list[Piece] = []  # noqa: RUF012 (replaced by the first piece)
 
     def __init__(self, blocks: array[int], key: int | None) -> None:
         self.blocks = blocks
         self.key = key
         self.used = len(blocks)
-        self.users = 1
-        self.depths: dict[int, int] | None = None
-        self.pieces: list[Piece] = []
 
     def deepen(self, before: int, after: int) -> None:
         """A user that used `before` leading blocks now uses `after`, the whole run."""
@@ -62,10 +61,8 @@ class Run:
         self.users += 1
 
     def drop_user(self, depth: int) -> int:
-        """A user of the first `depth` blocks is gone; how many leading blocks are still used."""
+        """One of several users, of the first `depth` blocks, is gone; how many leading blocks are still used."""
         self.users -= 1
-        if self.depths is None:
-            return 0
         self._leave(depth)
         if not self.users:
             self.depths = None
@@ -157,12 +154,18 @@ class BlockPool:
 
     def give_back(self, run: Run, depth: int) -> None:
         """Stop using the first `depth` blocks of a run; those nobody else uses become free."""
-        used = run.drop_user(depth)
         before = run.used
-        if used >= before:
-            return
+        if run.depths is None:
+            run.users = used = 0
+        else:
+            used = run.drop_user(depth)
+            if used >= before:
+                return
         piece = Piece(run, used, before)
-        run.pieces.append(piece)
+        if run.pieces:
+            run.pieces.append(piece)
+        else:
+            run.pieces = [piece]
         run.used = used
         self._queue[piece] = None
         self.count += before - used

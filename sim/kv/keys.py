@@ -34,6 +34,12 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
     """
     runs: list[KeyRun] = []
     previous = _ROOT
+    if len(prompt) == 1 and not prompt[0][2] % block:  # the common case: nothing straddles
+        content, offset, length = prompt[0]
+        count = length // block
+        key = hash((previous, content, offset))
+        previous = hash((key, count))
+        return [KeyRun(0, count, key), KeyRun(count, count + _ENDLESS, hash((previous, answer, 0)))]
     position = 0  # blocks done
     pieces: list[tuple[int, int, int]] = []  # of the block under way, when it straddles spans
     filled = 0

@@ -111,26 +111,33 @@ class PagedAllocator:
         if seq.keys is None:
             seq.keys = self.keys_of(seq)
         own = seq.blocks
+        runs = seq.runs if done else []
         index = self.pool.index
         for first, end, key in seq.keys:
             if end <= done:
                 continue
             if first >= full:
                 break
-            part = own[: min(end, full) - done]
-            del own[: len(part)]
+            count = (end if end < full else full) - done
+            if count == len(own):
+                part, own = own, array("i")
+            else:
+                part = own[:count]
+                del own[:count]
             run = index.get(key)
             if run is None and done == first:
                 run = index[key] = Run(part, key)
-                seq.runs.append((run, len(part)))
-            elif run is not None and done > first and seq.runs[-1] == (run, len(run.blocks)):
+                runs.append((run, count))
+            elif run is not None and done > first and runs[-1] == (run, len(run.blocks)):
                 depth = len(run.blocks)
                 run.blocks += part
-                run.deepen(depth, depth + len(part))
-                seq.runs[-1] = (run, depth + len(part))
+                run.deepen(depth, depth + count)
+                runs[-1] = (run, depth + count)
             else:  # somebody else computed the same content first
-                seq.runs.append((Run(part, None), len(part)))
-            done += len(part)
+                runs.append((Run(part, None), count))
+            done += count
+        seq.blocks = own
+        seq.runs = runs
         seq.registered = done
 
     # --- growing
@@ -158,7 +165,7 @@ class PagedAllocator:
             return False
         self._spare += self.pool.take(need)
         self._held += need
-        self._assign(seq, -(-tokens // self.block_size))
+        self._assign(seq, -(-tokens // self.block_size) - seq.registered - len(seq.blocks))
         return True
 
     def _blocks(self, seq: Sequence) -> int:
@@ -170,12 +177,10 @@ class PagedAllocator:
         tokens = seq._base + cohort.tick - (self._grown_tick != cohort.tick)
         return max(assigned, -(-tokens // self.block_size))
 
-    def _assign(self, seq: Sequence, blocks: int) -> None:
-        """Say which blocks a sequence's first `blocks` are; those of decoding sequences are only counted until then."""
-        missing = blocks - seq.registered - len(seq.blocks)
-        if missing > 0:
-            seq.blocks += self._spare[-missing:]
-            del self._spare[-missing:]
+    def _assign(self, seq: Sequence, count: int) -> None:
+        """Say which its next `count` blocks are; those of decoding sequences are only counted until somebody asks."""
+        seq.blocks += self._spare[-count:]
+        del self._spare[-count:]
 
     def grow_cohort(self, cohort: Cohort) -> bool:
         need = len(cohort.crossing())
@@ -220,13 +225,17 @@ class PagedAllocator:
     # --- giving back and sharing
 
     def settle(self, seq: Sequence) -> None:
-        self._assign(seq, self._blocks(seq))
+        missing = self._blocks(seq) - seq.registered - len(seq.blocks)
+        if missing > 0:
+            self._assign(seq, missing)
 
     def release(self, seq: Sequence) -> None:
         pool = self.pool
         count = self._blocks(seq)
         self._held -= count
-        self._assign(seq, count)
+        missing = count - seq.registered - len(seq.blocks)
+        if missing > 0:
+            self._assign(seq, missing)
         if self.shares:
             self.computed(seq, seq.computed)
         if seq.blocks:
@@ -246,7 +255,7 @@ class PagedAllocator:
             return None
         own = full - parent.registered
         if own > 0:  # so far the parent's alone: make it a run that two can use
-            parent.runs.append((Run(parent.blocks[:own], None), own))
+            parent.runs = [*parent.runs, (Run(parent.blocks[:own], None), own)]
             del parent.blocks[:own]
             parent.registered = full
         for run, depth in parent.runs:

@@ -74,9 +74,7 @@ def read_config(path: Path) -> ModelSpec:
     except UnicodeDecodeError:
         raise InputError("is not a text file", place=Place(file=str(path))) from None
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"is not JSON: {error.msg}", place=Place(file=str(path), line=error.lineno)
-        ) from None
+        raise InputError(f"is not JSON: {error.msg}", place=Place(file=str(path), line=error.lineno)) from None
     if not isinstance(values, dict):
         raise InputError("expected a JSON object", place=Place(file=str(path)))
     config = Config(values, str(path))

@@ -28,9 +28,7 @@ def native_mode(section: Any, fail: Fail) -> str:
     if method in ("gptq", "awq"):
         bits = section.get("bits", section.get("w_bit", 4))
         if bits != 4:
-            raise fail(
-                "quantization_config.bits", f"{bits}-bit {method.upper()} is not supported, expected 4"
-            )
+            raise fail("quantization_config.bits", f"{bits}-bit {method.upper()} is not supported, expected 4")
         return f"{method}-int4"
     if method == "fp8":
         if section.get("weight_block_size"):

@@ -166,11 +166,7 @@ class ModelSpec:
         dense = (2 if self.gated else 1) * self.ffn + self.hidden if self.mlp_bias else 0
         sparse = 0
         if self.experts:
-            sparse = (
-                self.experts * ((2 if self.gated else 1) * self.expert_ffn + self.hidden)
-                if self.mlp_bias
-                else 0
-            )
+            sparse = self.experts * ((2 if self.gated else 1) * self.expert_ffn + self.hidden) if self.mlp_bias else 0
             sparse += self.experts if self.router_bias else 0
         return self.layers * total + self.moe_layers * sparse + self.dense_layers * dense
 

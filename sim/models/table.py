@@ -73,9 +73,7 @@ def _split_quantization(name: str) -> tuple[str, str]:
     """`llama-3.1-8b-instruct-fp8` → (`llama-3.1-8b-instruct`, `fp8`)."""
     for suffix, mode in _QUANTIZED:
         if name.endswith(suffix):
-            block = mode == "fp8" and name.startswith(
-                "qwen3"
-            )  # Qwen's own FP8 checkpoints have 128×128 blocks
+            block = mode == "fp8" and name.startswith("qwen3")  # Qwen's own FP8 checkpoints have 128×128 blocks
             return name.removesuffix(suffix), "fp8-block" if block else mode
     return name, ""
 
@@ -119,7 +117,5 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     if path.is_dir() or path.suffix == ".json":
         return read_config(path / "config.json" if path.is_dir() else path)
     if isinstance(name_or_path, Path) or text.startswith((".", "/", "~")):
-        raise InputError(
-            f"no model folder at {text}", hint="expected a folder with a config.json, or a bundled name"
-        )
+        raise InputError(f"no model folder at {text}", hint="expected a folder with a config.json, or a bundled name")
     return find_model(text)

@@ -185,7 +185,5 @@ def weight_mode_for(name: str | WeightMode, model: ModelSpec) -> WeightMode:
         name = model.native_quantization or {"fp32": "bf16"}.get(model.dtype, model.dtype)
     mode = load_weight_mode(name)
     if mode.name == "mxfp4" and not model.experts:
-        raise InputError(
-            f"mxfp4 quantises experts, and {model.name} has none", hint="use nvfp4, fp8 or awq-int4"
-        )
+        raise InputError(f"mxfp4 quantises experts, and {model.name} has none", hint="use nvfp4, fp8 or awq-int4")
     return mode

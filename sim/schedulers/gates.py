@@ -11,21 +11,20 @@ from typing import Protocol
 
 from sim.config import SchedulerConfig
 from sim.engine.sequence import Sequence
-from sim.engine.state import EngineState
+from sim.engine.state import LONG_ANSWER, EngineState
 from sim.kv.base import Hit
-
-_CLIP = 4096
-"""SGLang never counts on more than this many tokens of an answer (`CLIP_MAX_NEW_TOKENS_ESTIMATION`)."""
 
 
 class Gate(Protocol):
     """Decides on admission; allocating comes after and may still fail.
 
     Attributes:
+        reads_totals: whether it reads `state.promised`, `declared` or `long_answers`.
         steady: a refusal stands until somebody gives memory back, a prefix appears, or another sequence is asked about.
     """
 
     steady: bool
+    reads_totals: bool
 
     def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
         """Whether `seq` may start with its first `tokens` tokens, `hit.tokens` of which are cached."""
@@ -36,6 +35,7 @@ class Gate(Protocol):
 
 class _Fixed:
     steady = True
+    reads_totals = False
 
     def preempted(self, state: EngineState) -> None:
         return None
@@ -87,6 +87,8 @@ class ReserveOutput(_Fixed):
     TensorRT-LLM's GUARANTEED_NO_EVICT (`batch_manager/capacityScheduler.cpp`); also mini-sglang's rule.
     """
 
+    reads_totals = True
+
     def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
         allocator = state.allocator
         outstanding = max(0, state.promised - allocator.held(state.stored))
@@ -97,9 +99,12 @@ class ReserveOutput(_Fixed):
 class Ratio(_Fixed):
     """A learned share of what the running sequences may still generate is reserved, and all of the candidate's.
 
-    SGLang's PrefillAdder (`python/sglang/srt/managers/schedule_policy.py`). The share starts at 0.7 × conservativeness,
+    SGLang's PrefillAdder (`python/sglang/srt/managers/schedule_policy.py`), which never counts on more than 4,096 tokens
+    of an answer. The share starts at 0.7 × conservativeness,
     sinks to 14 % of that over 600 decode steps without a retraction, and is reset from what was seen at a retraction.
     """
+
+    reads_totals = True
 
     def __init__(self, conservativeness: float = 1.0) -> None:
         self._start = min(0.7 * conservativeness, 1.0)
@@ -116,11 +121,11 @@ class Ratio(_Fixed):
         if not state.running:
             self._from, self._since = self._start, state.decode_steps
         if state.long_answers:
-            left = sum(min(s.left, _CLIP) for s in state.running)
+            left = sum(min(s.left, LONG_ANSWER) for s in state.running)
         else:
             left = state.declared - state.known
         allocator = state.allocator
-        need = seq.known - hit.tokens + hit.idle + min(seq.left, _CLIP) + allocator.block_size
+        need = seq.known - hit.tokens + hit.idle + min(seq.left, LONG_ANSWER) + allocator.block_size
         fits = need < allocator.available - left * self.ratio(state)
         return fits or not (state.running or state.swapped)  # alone, the rest of the pool is its own
 
@@ -152,6 +157,8 @@ class FuturePeak(_Fixed):
 
 class MaxLength(_Fixed):
     """Each running sequence is taken to need all it declared, from the whole pool (Orca, OSDI '22)."""
+
+    reads_totals = True
 
     def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
         allocator = state.allocator
