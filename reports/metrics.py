@@ -190,7 +190,7 @@ def _steady(data: RunData) -> dict:
     sent = r.sent[np.isfinite(r.sent)]
     if not done.any() or len(sent) < 2:
         return summary
-    typical = float(np.median((r.finish - r.sent)[done]))
+    typical = float(np.percentile((r.finish - r.sent)[done], 50))
     if load.get("mode") == "closed" and load.get("concurrency"):
         window = _in_flight(data).longest_at_least(STEADY_SHARE * load["concurrency"], 0.05 * typical)
     else:

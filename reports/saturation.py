@@ -46,7 +46,7 @@ def saturation(data: RunData) -> dict:
     window = float(sent.max() - sent.min())
     queue, seen = _queue(data)
     service = r.finish[done] - (r.admitted[done] if seen else r.sent[done])
-    typical = float(np.median(service))
+    typical = float(np.percentile(service, 50))
     facts["drain_s"] = max(0.0, float(r.finish[done].max() - sent.max()) - typical)
     if seen:
         waits = (r.admitted - r.queued)[np.isfinite(r.admitted)]
