@@ -25,12 +25,15 @@ class SimExecutor:
 
     Args:
         cost: prices the steps.
+        depth: plans in flight. With two, the next plan is made before this one is known to have ended an answer.
     """
 
     knows_lengths = True
 
-    def __init__(self, cost: CostModel) -> None:
+    def __init__(self, cost: CostModel, depth: int = 1) -> None:
         self._cost = cost
+        self._ahead = depth > 1
+        self._ending = False  # whether an answer ended with the last step submitted
         self._lengths: dict[Sequence, int] = {}
         self._due: dict[Sequence, int] = {}
         self._calendar: dict[int, dict[Sequence, None]] = {}
@@ -75,6 +78,7 @@ class SimExecutor:
         else:
             outcome = self._decode(plan, start, until, ended)
         self._busy_until = outcome.ends[-1]
+        self._ending = bool(outcome.ended)
         return outcome
 
     def collect(self, ticket: StepOutcome) -> StepOutcome:
@@ -128,9 +132,16 @@ class SimExecutor:
                 ends = (start + (intercept + slope * context),)
         else:
             steps = min(plan.repeat, due - tick)
+            if self._ahead:  # one step more: that something ended is known only when the next is on its way
+                steps = 1 if self._ending else min(plan.repeat, due - tick + 1)
             ends = self._stretch(plan.rows, plan.context, steps, start, until)
-        if due == tick + len(ends):
+        last = tick + len(ends)
+        if due == last:
             ended += self._take_due(due)
+        elif due < last:
+            before = list(self._take_due(due))
+            again = ticks and ticks[0] == last and calendar[last]
+            return StepOutcome(ends, [*self._take_due(last)] if again else ended, before)
         return StepOutcome(ends, ended)
 
     def _take_due(self, due: int) -> Iterable[Sequence]:
@@ -149,8 +160,13 @@ class SimExecutor:
         return line
 
     def _stretch(self, rows: int, context: int, steps: int, now: float, until: float) -> list[float]:
-        """End times of up to `steps` decode steps, to the first that ends at or after `until`."""
+        """End times of up to `steps` decode steps.
+
+        The last is the first that ends at or after `until`; with two plans in flight, the one after the first such end, since
+        it was planned before.
+        """
         ends: list[float] = []
+        ahead = self._ahead
         while steps > 0:
             _, high, intercept, slope = self._decode_line(rows, context)
             part = min(steps, -(-(high - context) // rows))
@@ -160,21 +176,20 @@ class SimExecutor:
                 np.multiply(np.arange(context, context + part * rows, rows), slope, out=times[1:])
                 times[1:] += intercept
                 np.cumsum(times, out=times)
-                done = min(part, int(times[1:].searchsorted(until)) + 1)
-                ends += times[1 : done + 1].tolist()
+                stop = int(times[0 if ahead else 1 :].searchsorted(until)) + 1
+                ends += times[1 : min(part, stop) + 1].tolist()
+                if stop <= part:
+                    return ends
                 now = ends[-1]
+                context += part * rows
             else:
                 for _ in range(part):
+                    before = now
                     now += intercept + slope * context
                     ends.append(now)
                     context += rows
-                    if now >= until:
+                    if (before if ahead else now) >= until:
                         return ends
-                steps -= part
-                continue
-            if now >= until:
-                return ends
-            context += part * rows
             steps -= part
         return ends
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from sim.config import EngineConfig
-from sim.engine.plan import Executor, Stay, StepOutcome, StepPlan
+from sim.engine.plan import Executor, Stay, StepOutcome, StepPlan, Ticket
 from sim.engine.recorder import Recorder
 from sim.engine.sequence import DEVICE, HOST, Sequence
 from sim.engine.state import EngineState
@@ -75,10 +76,11 @@ class Engine:
         self._undelivered: list[int] = []
         self._registers_early = config.kv.register == "scheduled"
         self._step = Step(self.state, gate, victims, self._registers_early)
-        self._stretch = stretch and config.depth == 1
+        self._stretch = stretch and config.depth <= 2
         self._stops_ahead = config.depth > 1 and config.stops_ahead
         self._full: dict[int, list[Sequence]] = {}  # counter → who reaches its declared limit then
-        self._flights: deque[tuple[StepPlan, object, float]] = deque()  # plan, ticket, start
+        self._limits: list[int] = []  # heap of its keys
+        self._flights: deque[tuple[StepPlan, Ticket, float]] = deque()  # plan, ticket, start
         self._ended_stays: list[Stay] = []
         self._sequences: dict[int, Sequence | tuple[Sequence, ...]] = {}  # by row; several for parallel samples
         self._forked: list[Sequence] = []  # since the last commit
@@ -188,7 +190,8 @@ class Engine:
         Args:
             until: when something from outside may next happen; a stretch of equal steps need not go on past it.
         """
-        if len(self._flights) >= self._depth:
+        flights = self._flights
+        if len(flights) >= self._depth or (flights and flights[-1][0].stretched):
             return False
         step = self._step
         while True:
@@ -213,15 +216,25 @@ class Engine:
             if plan.repeat > 1 and not self.scheduler.arrival_matters(self.state):
                 until = _NEVER
         ticket = self.executor.submit(plan, now, until)
-        self._flights.append((plan, ticket, now if now > self._busy_until else self._busy_until))
+        flights.append((plan, ticket, now if now > self._busy_until else self._busy_until))
         if self._depth > 1:
-            self._advance(plan, 1)
+            steps = ticket.steps
+            plan.stretched = steps > 1
+            self._advance(plan, steps)
         return True
 
     def _horizon(self) -> int:
         """For how many steps nothing but arrivals and finishes can change the plan."""
         steps = self.scheduler.stable_steps(self.state)
-        return steps if steps <= 1 else min(steps, self.state.allocator.stable_steps(self.state.cohort))
+        if steps <= 1:
+            return 1
+        cohort = self.state.cohort
+        if self._limits:
+            while self._limits and self._limits[0] <= cohort.tick:
+                heappop(self._limits)
+            if self._limits:
+                steps = min(steps, self._limits[0] - cohort.tick)
+        return min(steps, self.state.allocator.stable_steps(cohort))
 
     def _note_preempted(self, plan: StepPlan, now: float) -> None:
         for seq in plan.preempted:
@@ -230,8 +243,19 @@ class Engine:
         self._ended_stays += plan.left
 
     def collect(self) -> StepOutcome:
-        """Wait for the oldest plan in flight; it stays in flight until `land` commits it."""
-        return self.executor.collect(self._flights[0][1])
+        """Wait for the oldest plan in flight; it stays in flight until `land` commits it.
+
+        Of a stretch with another plan allowed in flight, all steps but the last come first; the last one then is that plan.
+        """
+        plan, ticket, start = self._flights[0]
+        outcome = self.executor.collect(ticket)
+        if not plan.stretched:
+            return outcome
+        head, tail = outcome.split()
+        self._flights[0] = (plan, head, start)
+        self._flights.append((plan.last(len(outcome.ends)), tail, head.ends[-1]))
+        plan.stretched = False
+        return head
 
     def land(self, outcome: StepOutcome) -> float:
         """Commit the oldest plan in flight with what came of it; the time at which its last step ended."""
@@ -288,7 +312,11 @@ class Engine:
 
     def _expect_limit(self, seq: Sequence) -> None:
         tick = seq.join_tick + seq.left
-        self._full.setdefault(tick, []).append(seq)
+        if tick in self._full:
+            self._full[tick].append(seq)
+        else:
+            self._full[tick] = [seq]
+            heappush(self._limits, tick)
 
     def _drain(self, tick: int) -> None:
         """Those who have all they declared are not planned again; their memory goes when the plan comes back."""

@@ -57,7 +57,7 @@ class StepPlan:
         swapped_out, swapped_in: KV moved before the step.
         preempted: sequences that lost their KV or went to the host while this plan was made.
         left: stays in the cohort that ended by preemption while this plan was made.
-        repeat: how many times in a row the step may be run as it is.
+        repeat: how many times in a row the step may be run as it is; executors that cannot, run it once.
     """
 
     cohort: Cohort | None = None
@@ -70,6 +70,7 @@ class StepPlan:
     preempted: Seq[Sequence] = ()
     left: Seq[Stay] = ()
     repeat: int = 1
+    stretched = False  # whether more than one step of it is in flight
 
     def __init__(self, number: int, tick: int) -> None:
         self.number = number
@@ -79,6 +80,12 @@ class StepPlan:
     def empty(self) -> bool:
         """Whether there is nothing to run."""
         return self.cohort is None and not self.chunks and not self.swapped_out
+
+    def last(self, steps: int) -> StepPlan:
+        """The last of `steps` repetitions as a plan of its own."""
+        plan = StepPlan(self.number, self.tick + steps - 1)
+        plan.cohort, plan.rows, plan.context = self.cohort, self.rows, self.context + (steps - 1) * self.rows
+        return plan
 
     def decoding(self) -> list[Sequence]:
         """The sequences that decode in this step, for executors that need each of them."""
@@ -92,12 +99,32 @@ class StepOutcome:
     Attributes:
         ends: end time of every step that ran, at least one, at most `plan.repeat`.
         ended: sequences whose last token came with the last of these steps.
+        ended_before: those whose last token came with the step before it. With two plans in flight a stretch goes on
+            for one step after an answer has ended, as the engine does not know that yet.
         tokens: token ids by sequence, or None where tokens are only counted.
     """
 
     ends: Seq[float]
-    ended: list[Sequence]
+    ended: Seq[Sequence]
+    ended_before: Seq[Sequence] = ()
     tokens: dict[Sequence, int] | None = None
+
+    @property
+    def steps(self) -> int:
+        """How many steps ran."""
+        return len(self.ends)
+
+    def split(self) -> tuple[StepOutcome, StepOutcome]:
+        """All steps but the last, and the last."""
+        return StepOutcome(self.ends[:-1], self.ended_before), StepOutcome(self.ends[-1:], self.ended)
+
+
+class Ticket(Protocol):
+    """A plan on its way."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps it stands for."""
 
 
 class Executor(Protocol):
@@ -112,7 +139,7 @@ class Executor(Protocol):
     def start(self, seq: Sequence, output_tokens: int) -> None:
         """A sequence was accepted by the engine; its answer truly has `output_tokens` tokens (or is forced to)."""
 
-    def submit(self, plan: StepPlan, now: float, until: float) -> object:
+    def submit(self, plan: StepPlan, now: float, until: float) -> Ticket:
         """Begin a plan.
 
         Args:
@@ -120,10 +147,10 @@ class Executor(Protocol):
             until: repeated steps need not go on once one of them ends at or after this time.
 
         Returns:
-            A ticket for `collect`.
+            A ticket for `collect`, whose `steps` says how many of the plan's steps it stands for.
         """
 
-    def collect(self, ticket: object) -> StepOutcome:
+    def collect(self, ticket: Ticket) -> StepOutcome:
         """Wait for a plan, the oldest first."""
 
     def forked(self, child: Sequence, tick: int) -> None:

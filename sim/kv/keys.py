@@ -37,13 +37,14 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
     if len(prompt) == 1 and not prompt[0][2] % block:  # the common case: nothing straddles
         content, offset, length = prompt[0]
         count = length // block
-        key = hash((previous, content, offset))
+        key = hash((previous, 2 * content + 1, offset))
         previous = hash((key, count))
-        return [KeyRun(0, count, key), KeyRun(count, count + _ENDLESS, hash((previous, answer, 0)))]
+        return [KeyRun(0, count, key), KeyRun(count, count + _ENDLESS, hash((previous, 2 * answer + 1, 0)))]
     position = 0  # blocks done
     pieces: list[tuple[int, int, int]] = []  # of the block under way, when it straddles spans
     filled = 0
     for content, offset, length in (*_merged(prompt), (answer, 0, _ENDLESS)):
+        content = 2 * content + 1  # Python hashes -1 and -2, the ids of the first two shared prompts, alike
         if filled:
             take = min(length, block - filled)
             pieces.append((content, offset, take))
