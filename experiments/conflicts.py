@@ -1,19 +1,23 @@
 """Settings that cannot work together, and settings that would do nothing.
 
-Only what the user wrote can be wrong: then it is an error that names the key. What a preset brought along and no longer fits is
-changed or dropped with a notice, so that every scheduler × allocator that makes sense runs.
+Only what the user wrote can be wrong: then it is an error that names the key. What a preset brought along and no longer
+fits is changed or dropped with a notice, so that every scheduler × allocator that makes sense runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from sim.presets import Preset
 from workloads.errors import InputError
 
-USER, PRESET, DERIVED = "user", "preset", "derived"
+NO_BUDGET = 1 << 24
+"""Token budget of a scheduler that has none, as the presets write it."""
+
+USER, PRESET, DERIVED, DEFAULT = "user", "preset", "derived", "default"
+"""Who said a value: the workload file, the preset, what follows from other values, nobody."""
 
 
 @dataclass
@@ -23,12 +27,14 @@ class Draft:
     Attributes:
         error: makes an `InputError` at a key of the workload file.
         notices: what was changed or dropped, for the user.
+        idle: settings that do nothing in this configuration → why.
     """
 
     values: dict[str, Any]
     sources: dict[str, str]
     error: Callable[[str, str, str | None], InputError]
     notices: list[str] = field(default_factory=list)
+    idle: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
@@ -51,11 +57,6 @@ class Draft:
         self.values[key] = value
         self.sources[key] = DERIVED
 
-    def useless(self, key: str, why: str) -> None:
-        """An error if the user wrote this key, since it would do nothing."""
-        if self.user(key):
-            self.refuse(key, f"has no effect: {why}", "remove it")
-
 
 def shown(value: Any) -> str:
     """A value as it would stand in the file."""
@@ -74,29 +75,29 @@ def settle(draft: Draft, preset: Preset) -> None:
     _allocator(draft)
     _scheduler(draft)
     _memory_policy(draft)
-    _idle_settings(draft)
+    if draft["parallel.data"] > 1:
+        draft.refuse("parallel.data", "one replica is simulated; several are not yet", "write data: 1")
+    for key, why in _idle(draft):
+        if draft.user(key):
+            draft.refuse(key, f"has no effect: {why}", "remove it")
+        draft.idle.setdefault(key, why)
+    draft.idle |= {key: why for key, why in _moot(draft) if not draft.user(key)}
 
 
 def _allocator(draft: Draft) -> None:
     allocator = draft["kv.allocator"]
     if allocator == "contiguous":
         draft.give_way("kv.prefix_caching", False, "contiguous slabs share no prefixes")
-        draft.give_way("kv.register", "computed", "contiguous slabs share no prefixes")
-        draft.useless("kv.block_size", "contiguous slabs have no blocks")
         draft.give_way("scheduler.gate", "optimistic", "a contiguous slab is the reservation")
         draft.give_way("scheduler.preemption", "recompute", "slabs are not swapped")
         if draft["scheduler.name"] != "static":
             draft.give_way("scheduler.victim", "none", "a slab never runs out, so nobody is preempted")
-    else:
-        draft.useless("kv.slab", f"slabs belong to the contiguous allocator, not to {allocator}")
     if allocator == "radix":
         draft.give_way("kv.block_size", 1, "the radix tree keeps single tokens")
     if allocator == "paged" and draft["kv.block_size"] == 1 and not draft.user("kv.block_size"):
         draft.give_way("kv.block_size", 16, "pages of one token are the radix allocator's")
-    if not draft["kv.prefix_caching"]:
-        draft.useless("kv.register", "prefix caching is off")
-        if draft["scheduler.policy"] == "lpm":
-            draft.give_way("scheduler.policy", "fcfs", "without prefix caching no prefix is ever longest")
+    if not draft["kv.prefix_caching"] and draft["scheduler.policy"] == "lpm":
+        draft.give_way("scheduler.policy", "fcfs", "without prefix caching no prefix is ever longest")
 
 
 def _scheduler(draft: Draft) -> None:
@@ -106,30 +107,20 @@ def _scheduler(draft: Draft) -> None:
         draft.give_way("depth", 1, "a static batch runs one step at a time")
         draft.give_way("scheduler.victim", "none", "a static batch is never preempted")
         draft.give_way("scheduler.preemption", "recompute", "a static batch is never preempted")
-        for key in ("prefill", "max_num_batched_tokens", "max_partial_prefills", "admit_after_preemption"):
-            draft.useless(f"scheduler.{key}", "a static batch takes all its prompts at once")
         if draft.sources["scheduler.max_num_seqs"] != USER and draft["scheduler.max_num_seqs"] > 32:
             draft.give_way("scheduler.max_num_seqs", 32, "a static batch is formed of at most this many")
-        draft.values["scheduler.max_num_batched_tokens"] = 1 << 24
-    else:
-        for key in ("batch_wait", "streaming", "pad"):
-            draft.useless(f"scheduler.{key}", "it belongs to the static scheduler")
-    if name not in ("chunked-prefill", "static") and ":" not in name:
-        for key in ("long_prefill_token_threshold", "chunk_unit", "max_partial_prefills"):
-            draft.useless(f"scheduler.{key}", f"scheduler {name} does not cut prompts")
-    if name != "chunked-prefill" and ":" not in name:
-        draft.useless("scheduler.prefill_wait_steps", "it belongs to chunked-prefill with prefill: first")
-    if draft["scheduler.prefill"] == "mixed" and name == "chunked-prefill":
-        draft.useless("scheduler.prefill_wait_steps", "it belongs to prefill: first")
-        if draft["scheduler.max_num_batched_tokens"] < draft["scheduler.max_num_seqs"]:
-            _fit_budget(draft)
+        if not draft.user("scheduler.max_num_batched_tokens"):
+            draft.values["scheduler.max_num_batched_tokens"] = NO_BUDGET
+    mixed = draft["scheduler.prefill"] == "mixed" and name == "chunked-prefill"
+    if mixed and draft["scheduler.max_num_batched_tokens"] < draft["scheduler.max_num_seqs"]:
+        _fit_budget(draft)
 
 
 def _fit_budget(draft: Draft) -> None:
-    budget = draft["scheduler.max_num_batched_tokens"]
+    budget, seats = draft["scheduler.max_num_batched_tokens"], draft["scheduler.max_num_seqs"]
     why = f"every decoding sequence takes a token of the budget of {budget:,} (max_num_batched_tokens)"
     if draft.user("scheduler.max_num_seqs"):
-        draft.refuse("scheduler.max_num_seqs", f"{draft['scheduler.max_num_seqs']:,} is too many: {why}", f"at most {budget}")
+        draft.refuse("scheduler.max_num_seqs", f"{seats:,} is too many: {why}", f"at most {budget}")
     draft.give_way("scheduler.max_num_seqs", budget, why)
 
 
@@ -144,30 +135,73 @@ def _memory_policy(draft: Draft) -> None:
         elif not draft.user("scheduler.victim") and draft["scheduler.name"] != "static":
             draft.give_way("scheduler.victim", "last-admitted", f"gate {gate} may be too hopeful")
         else:
-            draft.refuse("scheduler.gate", f"{gate} cannot be: {why}", "write reserve-output, max-length, or another victim")
+            hint = "write reserve-output, max-length, or another victim"
+            draft.refuse("scheduler.gate", f"{gate} cannot be: {why}", hint)
     if draft["scheduler.gate"] == "max-length" and draft["kv.prefix_caching"] and draft.user("scheduler.gate"):
         draft.notices.append("engine.scheduler.gate: max-length counts shared prefixes once for each sequence")
 
 
-def _idle_settings(draft: Draft) -> None:
-    gate, victim = draft["scheduler.gate"], draft["scheduler.victim"]
-    if gate not in ("watermark", "full-prompt"):
-        draft.useless("scheduler.watermark", f"gate {gate} leaves no watermark")
-    if gate != "ratio":
-        draft.useless("scheduler.conservativeness", "it belongs to gate ratio")
-    if victim == "none":
-        for key in ("requeue", "admit_after_preemption"):
-            draft.useless(f"scheduler.{key}", "nobody is ever preempted (victim: none)")
-        if draft.user("scheduler.preemption") and draft["scheduler.preemption"] == "swap":
-            draft.refuse("scheduler.preemption", "has no effect: nobody is ever preempted (victim: none)", "remove it")
-    if draft["scheduler.policy"] in ("priority", "shortest-job"):
-        draft.useless("scheduler.requeue", f"policy {draft['scheduler.policy']} ranks preempted sequences itself")
-    if draft["scheduler.preemption"] != "swap":
-        draft.useless("kv.swap_gib", "nothing is swapped (preemption: recompute)")
+def _idle(draft: Draft) -> Iterator[tuple[str, str]]:
+    """Settings that nothing reads in this configuration, and why."""
+    yield from _idle_kv(draft)
+    yield from _idle_packing(draft)
+    yield from _idle_policy(draft)
     if draft["depth"] == 1:
-        draft.useless("stops_ahead", "it matters with several plans in flight (depth 2)")
+        yield "stops_ahead", "it matters with several plans in flight (depth 2)"
+
+
+def _moot(draft: Draft) -> Iterator[tuple[str, str]]:
+    """Settings of which only one value is possible here. Writing that value is no mistake, but it decides nothing."""
+    if draft["kv.allocator"] == "contiguous":
+        yield "scheduler.gate", "a contiguous slab is the reservation"
+    if draft["scheduler.victim"] == "none":
+        yield "scheduler.preemption", "nobody is ever preempted (victim: none)"
+    if draft["scheduler.name"] == "static":
+        yield "scheduler.victim", "a static batch is never preempted"
+
+
+def _idle_kv(draft: Draft) -> Iterator[tuple[str, str]]:
+    allocator = draft["kv.allocator"]
+    if allocator == "contiguous":
+        yield "kv.block_size", "contiguous slabs have no blocks"
+    else:
+        yield "kv.slab", f"slabs belong to the contiguous allocator, not to {allocator}"
+    if not draft["kv.prefix_caching"]:
+        yield "kv.register", "prefix caching is off"
+    if draft["scheduler.preemption"] != "swap":
+        yield "kv.swap_gib", "nothing is swapped (preemption: recompute)"
     if draft["kv.capacity_tokens"]:
-        draft.useless("kv.memory_utilization", "kv.capacity_tokens sets the pool")
-        draft.useless("kv.memory_rule", "kv.capacity_tokens sets the pool")
-    if draft["parallel.data"] > 1:
-        draft.refuse("parallel.data", "one replica is simulated; several are not yet", "write data: 1")
+        yield "kv.memory_utilization", "kv.capacity_tokens sets the pool"
+        yield "kv.memory_rule", "kv.capacity_tokens sets the pool"
+
+
+def _idle_packing(draft: Draft) -> Iterator[tuple[str, str]]:
+    name = draft["scheduler.name"]
+    if ":" in name:
+        return  # a scheduler of the user's own reads what it likes
+    if name == "static":
+        for key in ("prefill", "max_num_batched_tokens", "prefill_wait_steps"):
+            yield f"scheduler.{key}", "a static batch takes all its prompts at once"
+    else:
+        for key in ("batch_wait", "streaming", "pad"):
+            yield f"scheduler.{key}", "it belongs to the static scheduler"
+    if name != "chunked-prefill":
+        for key in ("long_prefill_token_threshold", "chunk_unit", "max_partial_prefills"):
+            yield f"scheduler.{key}", f"scheduler {name} does not cut prompts"
+    if draft["scheduler.prefill"] == "mixed":
+        yield "scheduler.prefill_wait_steps", "it belongs to prefill: first"
+
+
+def _idle_policy(draft: Draft) -> Iterator[tuple[str, str]]:
+    gate = draft["scheduler.gate"]
+    if gate not in ("watermark", "full-prompt"):
+        yield "scheduler.watermark", f"gate {gate} leaves no watermark"
+    if gate != "ratio":
+        yield "scheduler.conservativeness", "it belongs to gate ratio"
+    if draft["scheduler.victim"] == "none":
+        for key in ("requeue", "admit_after_preemption"):
+            yield f"scheduler.{key}", "nobody is ever preempted (victim: none)"
+        if draft["scheduler.preemption"] == "swap":
+            yield "scheduler.preemption", "nobody is ever preempted (victim: none)"
+    if draft["scheduler.policy"] in ("priority", "shortest-job"):
+        yield "scheduler.requeue", f"policy {draft['scheduler.policy']} ranks preempted sequences itself"

@@ -32,7 +32,9 @@ class Ledger:
     complete: bool
 
 
-def collect(engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledger) -> tuple[Requests, TokenTimes, Timeline]:
+def collect(
+    engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledger
+) -> tuple[Requests, TokenTimes, Timeline]:
     """All columns of a run."""
     tokens = _tokens(engine)
     requests = _requests(engine, driver, traffic, ledger, tokens)

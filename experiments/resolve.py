@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.conflicts import DERIVED, PRESET, USER, Draft, settle
+from experiments.conflicts import DEFAULT, DERIVED, PRESET, USER, Draft, settle
 from experiments.schema import Workload
 from experiments.traffic import make_traffic
 from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
@@ -19,6 +19,7 @@ from workloads.traffic import Traffic
 if TYPE_CHECKING:
     from sim.cost.base import CostModel
 
+_BY_GPU = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")  # engines that size them by the GPU
 _SECTIONS = {"scheduler": SchedulerConfig, "kv": KVConfig, "parallel": ParallelConfig}
 
 
@@ -29,7 +30,7 @@ class Resolved:
     Attributes:
         workload: what the user wrote.
         engine, model, gpu, budget, cost: what it means.
-        config: nested dict of {"value", "source"} leaves, for people and for `run.json`.
+        config: nested dict of {"value", "source"} leaves, for people and for `run.json`: what has an effect.
         info: facts that metrics need; see `reports.run_data.RunData.info`.
         warnings: sentences for the user.
     """
@@ -75,7 +76,9 @@ def resolve(workload: Workload) -> Resolved:
         raise _placed(workload, error) from None
     config = _config(workload, draft, budget)
     warnings = [*draft.notices, *getattr(cost, "notes", ()), *_oracles(engine)]
-    return Resolved(workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings)
+    return Resolved(
+        workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings
+    )
 
 
 def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec) -> tuple[EngineConfig, Draft]:
@@ -97,11 +100,15 @@ def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec) -> tuple[
 def _draft(workload: Workload, base: EngineConfig, preset: Preset) -> Draft:
     """The preset's values with the user's on top."""
     values, sources = {}, {}
+    untouched = _flat(EngineConfig())
     for key, value in _flat(base).items():
         values[key] = value
         section, _, leaf = key.rpartition(".")
         stated = getattr(preset, section or "engine", {}) if section in ("", "scheduler", "kv") else {}
-        sources[key] = PRESET if leaf in stated or key == "preset" else DERIVED
+        if leaf in stated or key == "preset":
+            sources[key] = PRESET
+        else:
+            sources[key] = DERIVED if value != untouched[key] or key in _BY_GPU else DEFAULT
     written = workload.engine.written()
     for key in written - {"preset"}:
         value = workload.engine
@@ -126,7 +133,8 @@ def _flat(config: EngineConfig) -> dict[str, Any]:
 
 def _engine(draft: Draft) -> EngineConfig:
     parts = {
-        name: kind(**{f.name: draft.values[f"{name}.{f.name}"] for f in fields(kind)}) for name, kind in _SECTIONS.items()
+        name: kind(**{f.name: draft.values[f"{name}.{f.name}"] for f in fields(kind)})
+        for name, kind in _SECTIONS.items()
     }
     own = {f.name: draft.values[f.name] for f in fields(EngineConfig) if f.name not in _SECTIONS}
     return EngineConfig(**own, **parts)
@@ -153,11 +161,15 @@ def _oracles(engine: EngineConfig) -> list[str]:
 
 
 def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str, Any]:
-    """The resolved configuration as nested {"value", "source"} leaves."""
+    """The resolved configuration as nested {"value", "source"} leaves, without settings that do nothing in it."""
     plain = workload.plain()
-    config: dict[str, Any] = {key: _leaves(value) for key, value in plain.items() if key not in ("engine", "sweep", "name")}
+    config: dict[str, Any] = {
+        key: _leaves(value) for key, value in plain.items() if key not in ("engine", "sweep", "name")
+    }
     engine: dict[str, Any] = {}
     for key, value in draft.values.items():
+        if key in draft.idle:
+            continue
         section, _, leaf = key.rpartition(".")
         target = engine.setdefault(section, {}) if section else engine
         target[leaf] = {"value": value, "source": draft.sources[key]}
@@ -169,10 +181,10 @@ def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str,
     if not draft["kv.capacity_tokens"]:
         engine["kv"]["capacity_tokens"] = {"value": budget.kv_tokens, "source": DERIVED}
     config["engine"] = engine
-    config.setdefault("seed", {"value": workload.seed, "source": DERIVED})
-    config.setdefault("load", {"mode": {"value": workload.load.mode, "source": DERIVED}})
+    config.setdefault("seed", {"value": workload.seed, "source": DEFAULT})
+    config.setdefault("load", {"mode": {"value": workload.load.mode, "source": DEFAULT}})
     if "max_tokens" not in config["traffic"]:
-        config["traffic"]["max_tokens"] = {"value": workload.traffic.max_tokens, "source": DERIVED}
+        config["traffic"]["max_tokens"] = {"value": workload.traffic.max_tokens, "source": DEFAULT}
     return config
 
 

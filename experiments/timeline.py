@@ -23,7 +23,9 @@ def build_timeline(engine: Engine, requests: Requests, tokens: TokenTimes, end: 
     edges = np.minimum(np.arange(count + 1) * width, max(end, width * 1e-9))
     samples = _columns(engine.recorder.samples, engine.state.allocator.capacity)
     states = {name: _mean(samples["time"], samples[name], edges) for name in _STATES}
-    sums = {name: _counted(samples["time"], samples[name], edges) for name in ("steps", "prefill_tokens", "decode_rows")}
+    sums = {
+        name: _counted(samples["time"], samples[name], edges) for name in ("steps", "prefill_tokens", "decode_rows")
+    }
     busy = np.diff(np.interp(edges, samples["time"], samples["busy"])) / np.maximum(np.diff(edges), 1e-12)
     running, waiting = _queues(engine, requests, edges)
     admitted = np.isfinite(requests.admitted)

@@ -1,4 +1,4 @@
-"""A run on the terminal: the plan before, the table and what to make of it after.
+"""A run on the terminal: the table and what to make of it. (What comes before the run is in `plan`.)
 
 Everything printed of ours is ASCII and everything from outside goes through `wording.clean`, so that a C locale, a
 pipe, a narrow window or a hostile name changes nothing but looks.
@@ -13,53 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reports.fingerprint import leaves
 from reports.gate import GateResult
 from reports.metrics import notices
 from reports.run_data import RunData
-from reports.wording import clean, number, seconds, setting, share, simulator_speed, size
+from reports.wording import clean, encodable, number, seconds, setting, share, simulator_speed
 
-_PLAN = (
-    ("model", ("model",)),
-    ("backend", ("backend",)),
-    (
-        "engine",
-        ("engine.preset", "engine.quantization", "engine.max_model_len", "engine.depth", "engine.host"),
-    ),
-    ("scheduler", ("engine.scheduler",)),
-    ("kv cache", ("engine.kv",)),
-    ("parallel", ("engine.parallel",)),
-    ("traffic", ("traffic",)),
-    ("load", ("load",)),
-    ("slo", ("slo",)),
-)
 _COLOUR = {"stable": "green", "backlogged": "yellow", "overloaded": "red", "unknown": "red"}
-
-
-def print_plan(info: dict, config: dict, console: Console) -> None:
-    """The resolved plan in ten lines; what the user wrote comes first in each and is bold.
-
-    Args:
-        info: `RunData.info` as far as it is known (`name`, `seed`, `kv_pool_tokens`, `kv_bytes_per_token`).
-        config: the resolved configuration with the source of every value.
-    """
-    head = f"seed {setting(info.get('seed'))}"
-    pool = info.get("kv_pool_tokens")
-    if pool:
-        room = size(pool * (info.get("kv_bytes_per_token") or 0)) if info.get("kv_bytes_per_token") else ""
-        head += f", KV pool {pool:,} tokens" + (f" ({room})" if room else "")
-    _line(console, "run", [Text(clean(info.get("name", "run"), 80), "bold"), Text(head)])
-    found = list(leaves(config))
-    for label, prefixes in _PLAN:
-        parts = [leaf for leaf in found if any(leaf[0] == p or leaf[0].startswith(p + ".") for p in prefixes)]
-        parts.sort(key=lambda leaf: leaf[2] != "user")
-        root = _root(label, prefixes)
-        texts = [
-            Text(_part(key, value, root), "bold" if source == "user" else "")
-            for key, value, source in parts
-            if value is not None
-        ]
-        _line(console, label, texts or [Text("none", "dim")])
 
 
 def print_summary(
@@ -191,38 +150,10 @@ def _speed(data: RunData, s: dict) -> str:
     return text[:1].upper() + text[1:] + "." if text else ""
 
 
-def _root(label: str, prefixes: tuple[str, ...]) -> str:
-    return prefixes[0] if len(prefixes) == 1 else "engine"
-
-
-def _part(key: str, value: object, root: str) -> str:
-    if key == root:
-        return setting(value, 60)
-    return f"{key[len(root) + 1 :].rpartition('.')[2]} {setting(value, 60)}"
-
-
-def _line(console: Console, label: str, parts: list[Text]) -> None:
-    """One line, cut at the width of the window."""
-    line = Text(f"{label:<10} ", "dim")
-    for i, part in enumerate(parts):
-        line.append(", " if i else "")
-        line.append(_shown(part.plain, console), part.style)
-    width = console.width
-    if line.cell_len > width:
-        line.truncate(max(width - 3, 1))
-        line.append("...")
-    console.print(line, no_wrap=True, overflow="crop", highlight=False)
-
-
 def _print(console: Console, text: str, style: str = "") -> None:
     if text or not style:
         console.print(Text(_shown(text, console), style), highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _shown(text: str, console: Console) -> str:
-    """What the console's encoding can hold of a text."""
-    encoding = console.encoding or "utf-8"
-    try:
-        return text.encode(encoding, "replace").decode(encoding)
-    except LookupError:
-        return text.encode("ascii", "replace").decode()
+    return encodable(text, console.encoding)

@@ -134,7 +134,7 @@ class RunData:
             `max_num_seqs`, `gpus` (count), `complete` (False after Ctrl-C), `end` (seconds of simulated or wall time at
             which the run stopped).
         config: the resolved configuration, nested dicts of plain values, and where each value came from
-            ({"value": …, "source": "user"|"preset"|"derived"} leaves).
+            ({"value": …, "source": "user"|"preset"|"derived"|"default"} leaves).
         provenance: sources of cost figures, list of {"what", "value", "source"}.
         warnings: sentences for the user. notes: things done to the traffic.
         host: not reproducible: `machine`, `wall_seconds` (of the run itself, from which reports tell the simulator's

@@ -41,6 +41,8 @@ def seconds(value: float | None, missing: str = "n/a") -> str:
     if value is None or not math.isfinite(value):
         return missing
     size = abs(value)
+    if not size:
+        return "0 s"
     for limit, factor, unit in ((1e-3, 1e6, "us"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min")):
         if size < limit:
             return number(value * factor, unit)
@@ -77,6 +79,14 @@ def clean(text: Any, limit: int = 2000) -> str:
     """Text from outside, cut to `limit`, without control characters (escape codes, bidirectional tricks)."""
     text = _CONTROL.sub(" ", str(text)).encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """What an encoding can hold of a text; the rest becomes question marks."""
+    try:
+        return text.encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")
+    except LookupError:
+        return text.encode("ascii", "replace").decode()
 
 
 def simulator_speed(summary: dict, host: dict, end: float) -> dict[str, float | None]:

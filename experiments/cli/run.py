@@ -82,7 +82,7 @@ def run_one(
     resolved = runner.resolve(workload)
     if show:
         from experiments.cli.console import stdout
-        from reports.console import print_plan
+        from reports.plan import print_plan
 
         print_plan(resolved.info, resolved.config, stdout())
     with Progress(workload.name, enabled=show) as progress:

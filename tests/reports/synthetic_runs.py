@@ -69,9 +69,7 @@ def tokens_from_lists(times: list[list[list[float]]]) -> TokenTimes:
     )  # fmt: skip
 
 
-def make_run(
-    requests: Requests, tokens: TokenTimes | None = None, timeline: Timeline | None = None, **info
-) -> RunData:
+def make_run(requests: Requests, tokens: TokenTimes | None = None, timeline: Timeline | None = None, **info) -> RunData:
     """A run around the given columns."""
     tokens = tokens if tokens is not None else tokens_from_lists([])
     ends = requests.finish[np.isfinite(requests.finish)]
@@ -113,13 +111,9 @@ def simulated_run(
     here = r.queued <= end  # those that would have come after the cut never did
     r = Requests(**{name: getattr(r, name)[here] for name in Requests.__slots__})
     timeline = _timeline(r, samples, end, width or max(end / 300, 1e-3), pool)
-    run = make_run(
-        r, tokens, timeline, kv_pool_tokens=pool, end=end, max_num_seqs=max_num_seqs, complete=cut is None
-    )
+    run = make_run(r, tokens, timeline, kv_pool_tokens=pool, end=end, max_num_seqs=max_num_seqs, complete=cut is None)
     run.info |= {"name": "chat on one H100", "slo": {"ttft_ms": 500, "tpot_ms": 50}, "seed": seed} | info
-    run.info["load"] = (
-        run.info["load"] | {"rate": rate} if run.info["load"].get("mode") == "open" else run.info["load"]
-    )
+    run.info["load"] = run.info["load"] | {"rate": rate} if run.info["load"].get("mode") == "open" else run.info["load"]
     run.config = example_config(rate)
     run.provenance = [
         {"what": "GEMM efficiency, h100-sxm", "value": 0.62, "source": "fit to published measurements"},
@@ -205,9 +199,7 @@ def _loop(r, cached, refused, pool, max_num_seqs, budget, cut):
                 if item[3] == 0:
                     r.finish[item[0]], r.status[item[0]] = now, FINISHED
                     finished += 1
-        samples.append(
-            (begin, now, len(running), len(waiting), used, prefill, len(decode), out, finished, preempted)
-        )
+        samples.append((begin, now, len(running), len(waiting), used, prefill, len(decode), out, finished, preempted))
         running = [item for item in running if item[1] or item[3] > 0]
     columns = np.array(segments, float).reshape(-1, 4)
     tokens = TokenTimes(

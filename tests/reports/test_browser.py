@@ -128,10 +128,7 @@ def test_light_dark_print_and_the_switch(report, open_page):
     page.emulate_media(media="print")
     assert background(page) == "rgb(255, 255, 255)"
     assert not page.locator("nav").is_visible()
-    assert (
-        page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()")
-        == "#16202b"
-    )
+    assert page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()") == "#16202b"
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])

@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 from synthetic_runs import example_config, make_requests, make_run, simulated_run
 
-from reports.console import print_gate, print_plan, print_summary
+from reports.console import print_gate, print_summary
 from reports.gate import gate, update_baseline
 from reports.metrics import summarize
+from reports.plan import print_plan
 from reports.wording import clean, number, seconds, share, size
 
 HOSTILE = "[red]名前[/red] <script> \x1b[31mboo\x07 \u202eevil"
@@ -29,19 +30,6 @@ def run():
     run.info["name"] = HOSTILE
     run.warnings = ["the trace has no timestamps", "the trace has no timestamps"]
     return run
-
-
-def test_plan_is_ten_lines_with_the_users_values_first(run):
-    lines = printed(lambda c: print_plan(run.info, run.config, c)).splitlines()
-    assert len(lines) == 10
-    assert [line.split()[0] for line in lines[1:4]] == ["model", "backend", "engine"]
-    scheduler = next(line for line in lines if line.startswith("scheduler"))
-    assert scheduler.split()[1:3] == ["max_num_seqs", "128,"]
-    assert all(len(line) <= 100 for line in lines)
-
-
-def test_plan_of_an_empty_configuration():
-    assert len(printed(lambda c: print_plan({}, {}, c)).splitlines()) == 10
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])

@@ -88,9 +88,7 @@ def test_noise_gives_few_false_alarms(tmp_path):
     alarms = []
     for trial in range(20):
         file = tmp_path / f"{trial}.json"
-        update_baseline(
-            [head(output_throughput=100 * (1 + 0.03 * rng.standard_normal())) for _ in range(5)], file, "x"
-        )
+        update_baseline([head(output_throughput=100 * (1 + 0.03 * rng.standard_normal())) for _ in range(5)], file, "x")
         edit(file, lambda raw: raw["metrics"]["output_throughput"].update(tolerance=0.05))
         alarms.append(
             sum(
@@ -107,9 +105,7 @@ def test_a_true_drop_over_five_runs_is_caught(tmp_path):
     caught = 0
     for trial in range(40):
         file = tmp_path / f"{trial}.json"
-        update_baseline(
-            [head(output_throughput=100 * (1 + 0.03 * rng.standard_normal())) for _ in range(5)], file, "x"
-        )
+        update_baseline([head(output_throughput=100 * (1 + 0.03 * rng.standard_normal())) for _ in range(5)], file, "x")
         edit(file, lambda raw: raw["metrics"]["output_throughput"].update(tolerance=0.05))
         runs = [head(output_throughput=92 * (1 + 0.03 * rng.standard_normal())) for _ in range(5)]
         caught += not gate(runs, file).passed

@@ -72,9 +72,7 @@ def points():
 
 def outside(page: str) -> list[str]:
     """References to anything that is not in the page."""
-    found = [
-        v for _, name, v in Page(page).attributes if name in ("src", "href", "action", "data", "srcset") and v
-    ]
+    found = [v for _, name, v in Page(page).attributes if name in ("src", "href", "action", "data", "srcset") and v]
     return [v for v in found if not v.startswith(("#", "data:"))] + re.findall(
         r"url\((?!['\"]?data:)[^)]*\)|@import", page
     )
@@ -136,9 +134,7 @@ def test_a_run_in_which_nothing_finished(timeline):
     if timeline:
         run = simulated_run(100, 40, cut=0.05)
     else:
-        r = make_requests(
-            3, status="refused", reason="too long", finish=np.nan, first_token=np.nan, admitted=np.nan
-        )
+        r = make_requests(3, status="refused", reason="too long", finish=np.nan, first_token=np.nan, admitted=np.nan)
         run = make_run(r)
     assert not (run.requests.status == "finished").any()
     page = page_of(run)
@@ -164,9 +160,7 @@ def test_a_hundred_thousand_requests_make_a_small_page_in_a_moment():
         finish=ends[first + length - 1], output_tokens=length + 1,
     )  # fmt: skip
     small = simulated_run(50, 10, width=0.001)  # thousands of buckets
-    run = make_run(
-        r, TokenTimes(np.arange(n), start, first, length, ends), small.timeline, kv_pool_tokens=60_000
-    )
+    run = make_run(r, TokenTimes(np.arange(n), start, first, length, ends), small.timeline, kv_pool_tokens=60_000)
     assert len(run.timeline.time) > 3000
     begin = time.process_time()
     page = page_of(run)

@@ -55,16 +55,12 @@ def test_ttft_splits_into_what_it_is_made_of():
     assert s["mean_front_end_ms"] == pytest.approx(100)
     assert s["mean_queue_ms"] == pytest.approx(100)
     assert s["mean_prefill_ms"] == pytest.approx(550)
-    assert s["mean_front_end_ms"] + s["mean_queue_ms"] + s["mean_prefill_ms"] == pytest.approx(
-        s["mean_ttft_ms"]
-    )
+    assert s["mean_front_end_ms"] + s["mean_queue_ms"] + s["mean_prefill_ms"] == pytest.approx(s["mean_ttft_ms"])
 
 
 def test_peak_concurrency_is_exact():
     r = make_requests(3, sent=[0, 1, 2], first_token=[1, 2, 3], finish=[1, 2, 3])
-    assert (
-        summarize(make_run(r, tokens_from_lists([[[1.0]], [[2.0]], [[3.0]]])))["max_concurrent_requests"] == 1
-    )
+    assert summarize(make_run(r, tokens_from_lists([[[1.0]], [[2.0]], [[3.0]]])))["max_concurrent_requests"] == 1
 
 
 def test_only_finished_requests_feed_latency_and_throughput():
@@ -88,9 +84,7 @@ def test_only_finished_requests_feed_latency_and_throughput():
 
 
 def test_itl_has_the_gap_of_a_preemption():
-    r = make_requests(
-        1, sent=0.0, first_token=1.0, finish=8.0, output_tokens=4, preemptions=1, recomputed_tokens=7
-    )
+    r = make_requests(1, sent=0.0, first_token=1.0, finish=8.0, output_tokens=4, preemptions=1, recomputed_tokens=7)
     s = summarize(make_run(r, tokens_from_lists([[[1.0, 2.0], [7.0, 8.0]]])))
     assert s["mean_itl_ms"] == pytest.approx((1000 + 5000 + 1000) / 3)
     assert s["mean_tpot_ms"] == pytest.approx(7000 / 3)
@@ -202,11 +196,7 @@ def test_summary_is_strict_json(busy):
             return all(isinstance(k, str) and walk(v) for k, v in value.items())
         if isinstance(value, list):
             return all(walk(v) for v in value)
-        return (
-            value is None
-            or type(value) in (int, str, bool)
-            or (type(value) is float and math.isfinite(value))
-        )
+        return value is None or type(value) in (int, str, bool) or (type(value) is float and math.isfinite(value))
 
     s = summarize(busy)
     assert walk(s)

@@ -18,9 +18,7 @@ def test_values_one_to_ten():
     assert d.std() == pytest.approx(np.sqrt(8.25))  # the population's, not the sample's 9.17
 
 
-@pytest.mark.parametrize(
-    ("p", "count"), [(50, 2), (90, 10), (95, 20), (99, 100), (99.9, 1000), (75, 4), (66, 3)]
-)
+@pytest.mark.parametrize(("p", "count"), [(50, 2), (90, 10), (95, 20), (99, 100), (99.9, 1000), (75, 4), (66, 3)])
 def test_sample_a_percentile_needs(p, count):
     assert needed(p) == count
     assert Distribution.of(np.arange(float(count))).percentile(p) is not None

@@ -96,9 +96,7 @@ def test_bytes_do_not_depend_on_the_process(tmp_path):
 
 
 def test_json_is_strict(run, tmp_path):
-    odd = dataclasses.replace(
-        run, info={**run.info, "bad": float("nan"), "worse": [float("inf")], "np": np.int64(3)}
-    )
+    odd = dataclasses.replace(run, info={**run.info, "bad": float("nan"), "worse": [float("inf")], "np": np.int64(3)})
     text = (write_run(odd, tmp_path / "r") / "run.json").read_text()
     head = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in run.json"))
     assert (head["info"]["bad"], head["info"]["worse"], head["info"]["np"]) == (None, [None], 3)
