@@ -17,17 +17,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from sim.config import EngineConfig
+from sim.engine import refusals
+from sim.engine.limits import LimitCalendar
 from sim.engine.plan import Executor, Stay, StepOutcome, StepPlan, Ticket
 from sim.engine.recorder import Recorder
 from sim.engine.sequence import DEVICE, HOST, Sequence
 from sim.engine.state import EngineState
 from sim.engine.step import Step
 from sim.kv.base import KVAllocator
-from workloads.errors import TwinserveError
 from workloads.traffic import Request
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 _NEVER = float("inf")
 _PATIENCE = 20_000
 """Steps without a single token after which the engine is taken to be going in circles."""
-
-
-class StalledError(TwinserveError):
-    """The engine goes in circles: sequences are preempted and admitted again and none of them gets a token."""
 
 
 class Engine:
@@ -57,6 +53,12 @@ class Engine:
         max_len: longest sequence (prompt and answer) in tokens.
         host_tokens: tokens of KV that fit in host memory, for swapping.
         stretch: whether equal decode steps may be taken at once; the results are the same either way.
+
+    Attributes:
+        state: queues and memory.
+        on_finish: called with a request's row and the time when its last token is handed out.
+        held_back: whether answers are handed out only when their batch has ended (static batching without streaming).
+        wake_at: a scheduler that waits on purpose wants to plan again at this time.
     """
 
     def __init__(
@@ -77,9 +79,7 @@ class Engine:
         self._registers_early = config.kv.register == "scheduled"
         self._step = Step(self.state, gate, victims, self._registers_early)
         self._stretch = stretch and config.depth <= 2
-        self._stops_ahead = config.depth > 1 and config.stops_ahead
-        self._full: dict[int, list[Sequence]] = {}  # counter → who reaches its declared limit then
-        self._limits: list[int] = []  # heap of its keys
+        self._limits = LimitCalendar() if config.depth > 1 and config.stops_ahead else None
         self._flights: deque[tuple[StepPlan, Ticket, float]] = deque()  # plan, ticket, start
         self._ended_stays: list[Stay] = []
         self._sequences: dict[int, Sequence | tuple[Sequence, ...]] = {}  # by row; several for parallel samples
@@ -104,7 +104,7 @@ class Engine:
         row, _, inputs, outputs, declared, prompt, priority, n = request
         most = self.max_len - inputs
         if most < 1:
-            return f"prompt of {inputs:,} tokens leaves no room for an answer in {self.max_len:,} (max_model_len)"
+            return refusals.no_room(inputs, self.max_len)
         if declared > most:
             declared = most
         length = outputs if outputs < declared else declared
@@ -113,9 +113,9 @@ class Engine:
         self.executor.start(seq, length)
         reason = state.allocator.fits(seq)
         if inputs > self._longest_prompt:
-            reason = self._too_long(inputs)
+            reason = refusals.prompt_too_long(inputs, self._longest_prompt)
         elif n > 1 and not reason:
-            reason = self._too_many(seq, n)
+            reason = refusals.too_many_samples(seq, n, state)
         if reason:
             self.executor.forget(seq)
             return reason
@@ -140,21 +140,6 @@ class Engine:
     def _samples(self, row: int) -> tuple[Sequence, ...]:
         here = self._sequences[row]
         return here if isinstance(here, tuple) else (here,)
-
-    def _too_long(self, tokens: int) -> str:
-        return (
-            f"prompt of {tokens:,} tokens exceeds max_num_batched_tokens {self._longest_prompt:,}, "
-            "and this scheduler does not cut prompts"
-        )
-
-    def _too_many(self, seq: Sequence, samples: int) -> str | None:
-        config, allocator = self.config.scheduler, self.state.allocator
-        if samples > config.max_num_seqs:
-            return f"asks for {samples} samples; max_num_seqs is {config.max_num_seqs}"
-        need = samples * allocator.footprint(seq.limit)
-        if config.victim == "none" and need > allocator.capacity:
-            return f"its {samples} samples may need {need:,} tokens of KV; the pool has {allocator.capacity:,}"
-        return None
 
     def cancel(self, row: int, now: float) -> bool:
         """Drop a request and free its memory at once; False if it is not here."""
@@ -229,11 +214,10 @@ class Engine:
         if steps <= 1:
             return 1
         cohort = self.state.cohort
-        if self._limits:
-            while self._limits and self._limits[0] <= cohort.tick:
-                heappop(self._limits)
-            if self._limits:
-                steps = min(steps, self._limits[0] - cohort.tick)
+        if self._limits is not None:
+            to_limit = self._limits.steps_from(cohort.tick)
+            if to_limit is not None and to_limit < steps:
+                steps = to_limit
         return min(steps, self.state.allocator.stable_steps(cohort))
 
     def _note_preempted(self, plan: StepPlan, now: float) -> None:
@@ -283,14 +267,14 @@ class Engine:
                 state.prefilling.remove(seq)
                 seq._known += 1
                 cohort.join(seq)
-                if self._stops_ahead:
-                    self._expect_limit(seq)
+                if self._limits is not None:
+                    self._limits.expect(seq)
                 if seq.siblings:
                     self._fork(seq)
         if plan.chunks and state.allocator.shares:
             state.blocked = False  # what was computed may now be hit
-        if self._stops_ahead and cohort.tick in self._full:
-            self._drain(cohort.tick)
+        if self._limits is not None and (full := self._limits.reached(cohort.tick)):
+            self._drain(full)
 
     def _fork(self, seq: Sequence) -> None:
         """Split parallel samples off a prompt that is complete; who finds no memory waits and computes it again."""
@@ -303,28 +287,19 @@ class Engine:
             child._known, child._computed = seq.known, seq.computed
             state.seat(child)
             state.cohort.join(child)
-            if self._stops_ahead:
-                self._expect_limit(child)
+            if self._limits is not None:
+                self._limits.expect(child)
             self.executor.forked(child, state.cohort.tick)
             self._step.copies += copies
         self._forked.extend(child for child in seq.siblings if child.cohort is not None)
         state.disperse(seq)
 
-    def _expect_limit(self, seq: Sequence) -> None:
-        tick = seq.join_tick + seq.left
-        if tick in self._full:
-            self._full[tick].append(seq)
-        else:
-            self._full[tick] = [seq]
-            heappush(self._limits, tick)
-
-    def _drain(self, tick: int) -> None:
+    def _drain(self, full: list[Sequence]) -> None:
         """Those who have all they declared are not planned again; their memory goes when the plan comes back."""
-        for seq in self._full.pop(tick):
-            if seq.cohort is not None and not seq.left:
-                self.state.allocator.settle(seq)
-                seq.cohort.leave(seq)
-                self.state.draining[seq] = None
+        for seq in full:
+            self.state.allocator.settle(seq)
+            seq.cohort.leave(seq)
+            self.state.draining[seq] = None
 
     def _commit(self, plan: StepPlan, outcome: StepOutcome, start: float) -> None:
         """Hand out tokens and let the finished go."""
@@ -356,7 +331,7 @@ class Engine:
         recorder.stepped(plan, start, ends, self.state)
         self._tokenless = 0 if sampled else self._tokenless + 1
         if self._tokenless > _PATIENCE:
-            raise StalledError(self._stall_report())
+            raise refusals.in_circles(_PATIENCE, self.state)
 
     def _finish(self, seq: Sequence, after: int, now: float) -> None:
         """Let a finished sequence go; `after` is the counter right after its last token."""
@@ -418,22 +393,8 @@ class Engine:
         if self._flights or state.running or not (state.waiting or state.swapped):
             return None
         seq = state.swapped[0] if state.swapped else state.waiting.head()
-        scheduler = self.config.scheduler
-        reason = (
-            f"never admitted although nothing runs: scheduler {scheduler.name!r} with gate {scheduler.gate!r} left it waiting with "
-            f"{state.allocator.available:,} tokens of KV free; it needs {state.allocator.footprint(seq.known):,} now and "
-            f"{state.allocator.footprint(seq.limit):,} at its limit"
-        )
         for each in self._samples(seq.row):
             if each.alive:
                 self._drop(each, self._busy_until, finished=False)
         del self._sequences[seq.row]
-        return seq.row, reason
-
-    def _stall_report(self) -> str:
-        state = self.state
-        return (
-            f"no token in {_PATIENCE:,} steps: {len(state.prefilling)} prompts are part-way, {len(state.waiting)} wait, "
-            f"{state.allocator.available:,} of {state.allocator.capacity:,} tokens of KV are free. Partly computed prompts keep "
-            "taking each other's memory; use gate `full-prompt`, a larger pool, or fewer max_num_seqs"
-        )
+        return seq.row, refusals.never_admitted(seq, state)

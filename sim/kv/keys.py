@@ -43,7 +43,7 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
     position = 0  # blocks done
     pieces: list[tuple[int, int, int]] = []  # of the block under way, when it straddles spans
     filled = 0
-    for content, offset, length in (*_merged(prompt), (answer, 0, _ENDLESS)):
+    for content, offset, length in (*merged(prompt), (answer, 0, _ENDLESS)):
         content = 2 * content + 1  # Python hashes -1 and -2, the ids of the first two shared prompts, alike
         if filled:
             take = min(length, block - filled)
@@ -68,7 +68,7 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
     return runs
 
 
-def _merged(spans: Seq[Span]) -> Seq[Span]:
+def merged(spans: Seq[Span]) -> Seq[Span]:
     """The same content with adjoining pieces of one span put together, since how it was cut must not matter."""
     if len(spans) < 2:
         return spans

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from sim.engine.sequence import Sequence
 from sim.kv.base import KVAllocator
+from sim.kv.keys import merged
+from sim.kv.radix_tree import cut
+from workloads.traffic import Span
 
 
 class WaitingQueue(Protocol):
@@ -110,8 +113,9 @@ class Sorted:
 class LongestPrefix(FirstCome):
     """Longest cached prefix first (SGLang's `lpm`).
 
-    Sorting looks at every waiting prompt, so above `limit` of them it falls back to first come, as SGLang does. A prompt
-    with a short hit whose beginning another, earlier one also has waits until that one has computed it.
+    Sorting looks at every waiting prompt, so above `limit` of them it falls back to first come, as SGLang does, and also
+    where nothing is cached. A prompt with a short hit that agrees with an earlier one, which has a short hit too, for
+    `short_hit` tokens and more waits until that one has computed them.
     """
 
     indifferent = False
@@ -124,20 +128,24 @@ class LongestPrefix(FirstCome):
 
     def head(self) -> Sequence:
         queue = self._queue
-        if len(queue) == 1 or len(queue) > self.limit:
+        if len(queue) == 1 or len(queue) > self.limit or not self._allocator.shares:
             return queue[0]
         hits = {seq: self._allocator.lookup(seq).tokens for seq in queue}
-        seen: set[tuple[int, int]] = set()
+        seen: set[tuple[Span, ...]] = set()
         deprioritised: set[Sequence] = set()
         for seq in queue:
-            if hits[seq] > self.short_hit:
+            if hits[seq] > self.short_hit or seq.prompt_tokens < self.short_hit:
                 continue
-            first = seq.prompt[0]
-            start = (first.content, first.offset)
-            if first.length >= self.short_hit and start in seen:
+            start = beginning(seq.prompt, self.short_hit)
+            if start in seen:
                 deprioritised.add(seq)
             seen.add(start)
         return min(queue, key=lambda seq: (seq in deprioritised, -hits[seq]))
+
+
+def beginning(prompt: tuple[Span, ...], tokens: int) -> tuple[Span, ...]:
+    """The first `tokens` tokens of a prompt, equal for prompts that agree on them, however their spans are cut."""
+    return tuple(merged(cut(list(prompt), tokens)[0]))
 
 
 def make_queue(policy: str, allocator: KVAllocator, oracle: Callable[[Sequence], int] | None) -> WaitingQueue:

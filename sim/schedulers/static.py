@@ -21,13 +21,14 @@ class StaticBatching(Scheduler):
 
     def __init__(self, config: SchedulerConfig) -> None:
         super().__init__(config)
-        self._size = self._width = 0
+        self._width = 0  # of the prompts of the batch
 
     def plan(self, step: Step) -> None:
         state = step.state
         if state.running:
             if step.decode() and self.config.pad:
-                step.pad_rows(self._size, self._width + next(iter(state.cohort.members)).generated)
+                rows = len(state.running) + len(state.retained)
+                step.pad_rows(rows, self._width + next(iter(state.cohort.members)).generated)
             return
         step.release_retained()
         waiting = state.waiting
@@ -39,7 +40,6 @@ class StaticBatching(Scheduler):
             return
         while waiting and step.admit(waiting.head(), whole=True):
             pass
-        self._size = step.chunks
         if self.config.pad and step.chunks:
             self._width = step.pad_prompts()
 

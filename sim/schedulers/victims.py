@@ -9,7 +9,7 @@ from sim.engine.state import EngineState
 
 
 class VictimRule(Protocol):
-    """Chooses among the running sequences.
+    """Chooses among the running sequences, but for those that have all their tokens and only wait for their last plan.
 
     Attributes:
         headroom: decode steps for everyone that must be free before it stops choosing; 0 = what is needed now.
@@ -27,7 +27,7 @@ class LastAdmitted:
     headroom = 0
 
     def choose(self, state: EngineState) -> Sequence | None:
-        return next(reversed(state.running), None)
+        return next((seq for seq in reversed(state.running) if seq not in state.draining), None)
 
 
 class LowestPriority:
@@ -36,16 +36,21 @@ class LowestPriority:
     headroom = 0
 
     def choose(self, state: EngineState) -> Sequence | None:
-        return max(state.running, key=lambda seq: (seq.priority, seq.tie), default=None)
+        return max(_candidates(state), key=lambda seq: (seq.priority, seq.tie), default=None)
 
 
 class FewestOutputs:
-    """Who has generated least, ties to the longest prompt, until 20 steps are free for the rest (SGLang's retraction)."""
+    """Who has generated least, ties to the longest prompt, until 20 steps are free for the rest (SGLang's retraction).
+
+    As long as several decode, prompts part-way are spared: SGLang keeps them out of the batch that it retracts from.
+    """
 
     headroom = 20
 
     def choose(self, state: EngineState) -> Sequence | None:
-        return min(state.running, key=lambda seq: (seq.generated, -seq.prompt_tokens, seq.tie), default=None)
+        members = state.cohort.members
+        candidates = members if len(members) > 1 else _candidates(state)
+        return min(candidates, key=lambda seq: (seq.generated, -seq.prompt_tokens, -seq.order), default=None)
 
 
 class Nobody:
@@ -55,6 +60,10 @@ class Nobody:
 
     def choose(self, state: EngineState) -> Sequence | None:
         return None
+
+
+def _candidates(state: EngineState) -> list[Sequence]:
+    return [seq for seq in state.running if seq not in state.draining]
 
 
 VICTIMS = {

@@ -1,0 +1,39 @@
+"""Who reaches the declared end of an answer, and when."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from sim.engine.sequence import Sequence
+
+
+class LimitCalendar:
+    """Decoding sequences by the value of the cohort's counter at which they have all they declared.
+
+    An engine with several plans in flight looks here so as not to plan them once more; with one plan in flight it learns of
+    every end in time and keeps no calendar.
+    """
+
+    def __init__(self) -> None:
+        self._by_tick: dict[int, list[Sequence]] = {}
+        self._ticks: list[int] = []
+
+    def expect(self, seq: Sequence) -> None:
+        """`seq` has just joined the cohort."""
+        tick = seq.join_tick + seq.left
+        if tick in self._by_tick:
+            self._by_tick[tick].append(seq)
+        else:
+            self._by_tick[tick] = [seq]
+            heappush(self._ticks, tick)
+
+    def steps_from(self, tick: int) -> int | None:
+        """Decode steps from this counter value to the next limit; None if there is none."""
+        ticks = self._ticks
+        while ticks and ticks[0] <= tick:
+            heappop(ticks)
+        return ticks[0] - tick if ticks else None
+
+    def reached(self, tick: int) -> list[Sequence]:
+        """Sequences that decode and have all they declared at this counter value; they are struck off."""
+        return [seq for seq in self._by_tick.pop(tick, ()) if seq.cohort is not None and not seq.left]

@@ -1,0 +1,51 @@
+"""Why a request cannot be served, in words that say what to change."""
+
+from __future__ import annotations
+
+from sim.engine.sequence import Sequence
+from sim.engine.state import EngineState
+from workloads.errors import TwinserveError
+
+
+class StalledError(TwinserveError):
+    """The engine goes in circles: sequences are preempted and admitted again, and none of them gets a token."""
+
+
+def no_room(tokens: int, max_len: int) -> str:
+    """The prompt fills the context."""
+    return f"prompt of {tokens:,} tokens leaves no room for an answer in {max_len:,} (max_model_len)"
+
+
+def prompt_too_long(tokens: int, budget: int) -> str:
+    """The prompt is longer than a step, and the scheduler does not cut prompts."""
+    return f"prompt of {tokens:,} tokens exceeds max_num_batched_tokens {budget:,}, and this scheduler does not cut prompts"
+
+
+def too_many_samples(seq: Sequence, samples: int, state: EngineState) -> str | None:
+    """Parallel samples that could never run together; None if they could."""
+    config, allocator = state.config, state.allocator
+    if samples > config.max_num_seqs:
+        return f"asks for {samples} samples; max_num_seqs is {config.max_num_seqs}"
+    need = samples * allocator.footprint(seq.limit)
+    if config.victim == "none" and need > allocator.capacity:
+        return f"its {samples} samples may need {need:,} tokens of KV; the pool has {allocator.capacity:,}"
+    return None
+
+
+def never_admitted(seq: Sequence, state: EngineState) -> str:
+    """Nothing runs, and still the scheduler leaves it waiting."""
+    config, allocator = state.config, state.allocator
+    return (
+        f"never admitted although nothing runs: scheduler {config.name!r} with gate {config.gate!r} left it waiting with "
+        f"{allocator.available:,} tokens of KV free; it needs {allocator.footprint(seq.known):,} now and "
+        f"{allocator.footprint(seq.limit):,} at its limit"
+    )
+
+
+def in_circles(steps: int, state: EngineState) -> StalledError:
+    """No token for a long time although steps are run."""
+    return StalledError(
+        f"no token in {steps:,} steps: {len(state.prefilling)} prompts are part-way, {len(state.waiting)} wait, "
+        f"{state.allocator.available:,} of {state.allocator.capacity:,} tokens of KV are free. Partly computed prompts keep "
+        "taking each other's memory; use gate `full-prompt`, a larger pool, or a smaller max_num_seqs"
+    )
