@@ -27,6 +27,7 @@ class SchedulerConfig:
         chunk_unit: chunks that do not end a prompt are rounded down to this many tokens.
         max_partial_prefills: how many prompts may be part-way at once.
         admit_after_preemption: whether a step that preempted may still admit.
+        hold_shared: a sequence waits while another computes the block that it would compute next (TensorRT-LLM).
         conservativeness: SGLang's `schedule_conservativeness` (gate `ratio`).
         batch_wait: static batching waits this many seconds for a batch to fill; `max_num_seqs` is its size.
         prefill_wait_steps: decode steps between two prefills when requests wait (LightLLM's `router_max_wait_tokens`).
@@ -48,6 +49,7 @@ class SchedulerConfig:
     chunk_unit: int = 1
     max_partial_prefills: int = 1_000_000
     admit_after_preemption: bool = False
+    hold_shared: bool = False
     conservativeness: float = 1.0
     batch_wait: float = 0.0
     prefill_wait_steps: int = 0

@@ -86,7 +86,7 @@ _TRT = Preset(
     engine={"host": "tensorrt-llm", "depth": 2, "stops_ahead": False},
     scheduler={
         "name": "continuous", "gate": "reserve-output", "victim": "none", "requeue": "arrival", "prefill": "mixed",
-        "max_num_seqs": 2048, "max_num_batched_tokens": 8192, "chunk_unit": 32,
+        "max_num_seqs": 2048, "max_num_batched_tokens": 8192, "chunk_unit": 32, "hold_shared": True,
     },
     kv={
         "allocator": "paged", "block_size": 32, "prefix_caching": True, "register": "computed", "memory_rule": "free",

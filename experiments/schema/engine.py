@@ -30,6 +30,7 @@ class SchedulerSection(Section):
     chunk_unit: Count | None = None
     max_partial_prefills: Count | None = None
     admit_after_preemption: bool | None = None
+    hold_shared: bool | None = None
     conservativeness: Annotated[float, Field(gt=0)] | None = None
     batch_wait: Seconds | None = None
     prefill_wait_steps: Natural | None = None

@@ -42,7 +42,7 @@ class Step:
     __slots__ = (
         "_allocator",
         "_budget",
-        "_chunks",
+        "_chunks", "_computing",
         "_cohort",
         "_decoding",
         "_gate",
@@ -83,6 +83,7 @@ class Step:
         """Start an empty plan."""
         self._plan = StepPlan(number, self._cohort.tick)
         self._decoding = False
+        self._computing: set | None = None
         self._padded: tuple[int, int] | None = None
         self.budget = self._budget
         self.now = now
@@ -129,6 +130,21 @@ class Step:
         """Whether this step computes all that is left of a prompt."""
         chunk = self._chunks.get(seq)
         return chunk is not None and chunk.samples
+
+    def awaits_prefix(self, seq: Sequence) -> bool:
+        """Whether the next block that a waiting sequence would compute is being computed in this step for another.
+
+        If it waited, it could hit that block in the next step.
+        """
+        allocator = self._allocator
+        if self._computing is None:
+            self._computing = set()
+            for chunk in self._chunks.values():
+                self._computing.update(allocator.names(chunk.seq, chunk.past, chunk.past + chunk.tokens))
+        if not self._computing:
+            return False
+        cached = allocator.lookup(seq).tokens
+        return any(name in self._computing for name in allocator.names(seq, cached, cached + allocator.block_size))
 
     # --- what a scheduler does
 
@@ -252,6 +268,7 @@ class Step:
         state.seat(seq)
         state.prefilling.append(seq)
         self.admitted[seq] = None
+        self._computing = None
         self._chunks[seq] = Chunk(seq, tokens, cached, tokens, tokens == remaining)
         self._touched = True
         self.budget -= tokens

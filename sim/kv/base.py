@@ -10,7 +10,7 @@ keys and values of its tokens for all layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Protocol
 
 from sim.engine.cohort import Cohort
@@ -99,6 +99,9 @@ class KVAllocator(Protocol):
 
     def stable_steps(self, cohort: Cohort) -> int:
         """For how many decode steps, this one included, memory is sure to last. At least 1."""
+
+    def names(self, seq: Sequence, low: int, high: int) -> list[Hashable]:
+        """Names of the content of the blocks that tokens `low … high − 1` of `seq` complete; equal content, equal name."""
 
     def computed(self, seq: Sequence, tokens: int) -> None:
         """The first `tokens` tokens of `seq` are, or by the end of this step will be, in the cache: they may be hit."""

@@ -10,7 +10,7 @@ for tokens that come later, and *internal* for tokens that never do. Holes betwe
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
 from sim.engine.cohort import Cohort
@@ -157,6 +157,9 @@ class ContiguousAllocator:
 
     def lookup(self, seq: Sequence) -> Hit:
         return NO_HIT
+
+    def names(self, seq: Sequence, low: int, high: int) -> list[Hashable]:
+        return []
 
     def computed(self, seq: Sequence, tokens: int) -> None:
         return None

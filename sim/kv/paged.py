@@ -12,7 +12,7 @@ two sequences compute the same content at once, the blocks of the second are not
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from sim.engine.cohort import Cohort
 from sim.engine.sequence import Sequence
@@ -102,6 +102,18 @@ class PagedAllocator:
     def keys_of(self, seq: Sequence) -> list[KeyRun]:
         """Key runs of a sequence; a real backend overrides this to hash token ids."""
         return sequence_keys(seq.row, seq.sample, seq.prompt, self.block_size)
+
+    def names(self, seq: Sequence, low: int, high: int) -> list[Hashable]:
+        if not self.shares:
+            return []
+        if seq.keys is None:
+            seq.keys = self.keys_of(seq)
+        low, high = low // self.block_size, high // self.block_size
+        return [
+            (key, block - first)
+            for first, end, key in seq.keys
+            for block in range(max(low, first), min(high, end))
+        ]
 
     def computed(self, seq: Sequence, tokens: int) -> None:
         full = tokens // self.block_size

@@ -8,7 +8,7 @@ numbers when the sequence is put in the tree, given back, or asked for by a real
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from sim.engine.cohort import Cohort
 from sim.engine.sequence import Sequence
@@ -66,6 +66,9 @@ class RadixAllocator:
         if seq.sample:
             content = hash((content, seq.sample)) | (1 << 61)
         return [*seq.prompt, Span(content, 0, answer)]
+
+    def names(self, seq: Sequence, low: int, high: int) -> list[Hashable]:
+        return []
 
     def computed(self, seq: Sequence, tokens: int) -> None:
         if not self.shares or tokens <= seq.registered:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sim.config import SchedulerConfig
-from sim.engine.sequence import DEVICE
+from sim.engine.sequence import DEVICE, Sequence
 from sim.engine.state import EngineState
-from sim.engine.step import Step
+from sim.engine.step import UNBOUNDED, Step
 from sim.schedulers.base import BuiltIn
 
 
@@ -18,23 +18,32 @@ class ChunkedPrefill(BuiltIn):
 
     With `prefill: first` (SGLang without mixed chunks, LightLLM): as long as any prompt can be worked on, a step is prefill
     only and the decodes pause.
+
+    With gate `ratio` a refusal latches, as in SGLang (`batch_is_full`): nobody is admitted before somebody has left.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
         super().__init__(config)
         self._prefilled_at = -config.prefill_wait_steps  # decode step of the last prefill
+        self._longest = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self._full_since = -1  # how many had left when somebody was refused last, where that latches
 
     def plan(self, step: Step) -> None:
         state = step.state
         if self.config.prefill == "mixed":
             step.decode()
+            if state.prefilling:
+                self.go_on(step)
             if state.swapped:
                 self.swap_in(step)
-            if state.prefilling or state.waiting:
-                self.prefill(step)
+            if state.waiting:
+                self.admit(step)
             return
         if (state.prefilling or state.waiting) and self.may_prefill(state):
-            self.prefill(step)
+            if state.prefilling:
+                self.go_on(step)
+            if state.waiting:
+                self.admit(step)
         if step.chunks:
             self._prefilled_at = state.decode_steps
         else:
@@ -42,33 +51,40 @@ class ChunkedPrefill(BuiltIn):
             if state.swapped:
                 self.swap_in(step)
 
-    def prefill(self, step: Step) -> None:
-        """Go on with prompts part-way, then admit waiting ones."""
-        state = step.state
-        longest = self.config.long_prefill_token_threshold or self.config.max_num_batched_tokens
-        unfinished = 0
-        if state.prefilling:
-            for seq in step.prefilling:
-                if step.budget > 0 and seq.place == DEVICE:
-                    step.extend(seq, longest)
-            unfinished = sum(not step.completes(seq) for seq in state.prefilling)
+    def go_on(self, step: Step) -> None:
+        """Go on with prompts part-way, in order of admission."""
+        for seq in step.prefilling:
+            if step.budget > 0 and seq.place == DEVICE:
+                step.extend(seq, self._longest)
+
+    def admit(self, step: Step) -> None:
+        """Admit waiting sequences in order, as far as budget, seats and memory last; the head blocks those behind it."""
+        state, waiting = step.state, step.state.waiting
         if step.preempted and not self.config.admit_after_preemption:
             return
-        waiting = state.waiting
-        while waiting and step.budget > 0 and not state.blocked and not state.swapped:
+        unfinished = sum(not step.completes(seq) for seq in state.prefilling)
+        while waiting and step.budget > 0 and not self.held_up(state) and not state.swapped:
             if unfinished >= self.config.max_partial_prefills:
                 break
             seq = waiting.head()
-            if not step.admit(seq, most=longest):
+            if not step.admit(seq, most=self._longest):
+                self._note_refusal(state)
                 break
             unfinished += not step.completes(seq)
 
     def swap_in(self, step: Step) -> None:
         """Bring swapped sequences back, oldest first, unless this step had to preempt."""
         state = step.state
-        while state.swapped and not step.preempted and not state.blocked:
+        while state.swapped and step.budget > 0 and not step.preempted and not state.blocked:
             if not step.swap_in(state.swapped[0]):
                 break
+
+    def held_up(self, state: EngineState) -> bool:
+        return state.blocked or (self._full_since == state.admissions - len(state.running) and bool(state.running))
+
+    def _note_refusal(self, state: EngineState) -> None:
+        if self.config.gate == "ratio" and state.blocked:
+            self._full_since = state.admissions - len(state.running)
 
     def may_prefill(self, state: EngineState) -> bool:
         """Whether a prefill-only step is due: always, or (LightLLM) once the decodes had their steps since the last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sim.engine.sequence import Sequence
 from sim.engine.step import Step
 from sim.schedulers.chunked import ChunkedPrefill
 
@@ -13,12 +14,6 @@ class ContinuousBatching(ChunkedPrefill):
     `prefill: first` a step is all prompts or all decodes (vLLM v0, SGLang without chunking).
     """
 
-    def prefill(self, step: Step) -> None:
-        """Admit waiting prompts in order while each fits whole."""
-        if step.preempted and not self.config.admit_after_preemption:
-            return
-        state = step.state
-        waiting = state.waiting
-        while waiting and step.budget > 0 and not state.blocked and not state.swapped:
-            if not step.admit(waiting.head(), whole=True):
-                break
+    def admit(self, step: Step, seq: Sequence) -> bool:
+        """Let a waiting sequence in if its prompt fits whole."""
+        return step.admit(seq, whole=True)
