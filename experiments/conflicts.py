@@ -198,6 +198,8 @@ def _idle_policy(draft: Draft) -> Iterator[tuple[str, str]]:
         yield "scheduler.watermark", f"gate {gate} leaves no watermark"
     if gate != "ratio":
         yield "scheduler.conservativeness", "it belongs to gate ratio"
+    if draft["kv.allocator"] != "paged" or not draft["kv.prefix_caching"]:
+        yield "scheduler.hold_shared", "only the paged allocator with prefix caching names blocks to wait for"
     if draft["scheduler.victim"] == "none":
         for key in ("requeue", "admit_after_preemption"):
             yield f"scheduler.{key}", "nobody is ever preempted (victim: none)"
