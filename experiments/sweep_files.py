@@ -14,13 +14,6 @@ from workloads.errors import OutputError
 
 SCHEMA_VERSION = 1
 TABLE, REPORT = "points.parquet", "report.html"
-# Keys that say how hard the engine is driven: along these there may be a knee.
-LOAD_KEYS = (
-    "load.concurrency",
-    "traffic.synthetic.arrivals.rate",
-    "traffic.trace.arrivals.rate",
-    "traffic.trace.rate_scale",
-)
 
 
 def write_sweep(result: SweepResult) -> None:
@@ -104,6 +97,8 @@ def knee_sentences(result: SweepResult) -> list[str]:
 
 def load_axis(result: SweepResult) -> str | None:
     """The swept key that drives the load, if one does."""
+    from reports.knee import LOAD_KEYS
+
     for key in LOAD_KEYS:
         if key in result.axes and all(_is_number(value) for value in result.axes[key]):
             return key

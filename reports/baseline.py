@@ -109,21 +109,16 @@ def read_baseline(path: Path) -> Baseline:
         raise InputError(f"is not a readable baseline ({error})", place=Place(file=file)) from error
     if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
         found = raw.get("schema_version") if isinstance(raw, dict) else None
-        raise InputError(
-            f"must be {SCHEMA_VERSION}, is {found!r}", place=Place(file=file, key="schema_version")
-        )
+        raise InputError(f"must be {SCHEMA_VERSION}, is {found!r}", place=Place(file=file, key="schema_version"))
     if not isinstance(raw.get("traffic"), str):
         raise InputError("must be the fingerprint of the traffic", place=Place(file=file, key="traffic"))
     if not isinstance(raw.get("metrics"), dict) or not raw["metrics"]:
         raise InputError("must name at least one metric", place=Place(file=file, key="metrics"))
     metrics = {
-        name: _expectation(item, Place(file=file, key=f"metrics.{name}"))
-        for name, item in raw["metrics"].items()
+        name: _expectation(item, Place(file=file, key=f"metrics.{name}")) for name, item in raw["metrics"].items()
     }
     config = raw.get("config")
-    return Baseline(
-        raw["traffic"], metrics, str(raw.get("reason", "")), config if isinstance(config, dict) else {}
-    )
+    return Baseline(raw["traffic"], metrics, str(raw.get("reason", "")), config if isinstance(config, dict) else {})
 
 
 def update_baseline(run: RunData | dict | Sequence[RunData | dict], path: Path, reason: str) -> Baseline:
@@ -166,9 +161,7 @@ def measured(run: RunData | dict | Sequence[RunData | dict]) -> list[Measured]:
         raise InputError("there is no run to look at")
     for one in runs:
         if not one.complete:
-            raise InputError(
-                f"run {one.name!r} was cut short, so its figures mean little", hint="let it finish"
-            )
+            raise InputError(f"run {one.name!r} was cut short, so its figures mean little", hint="let it finish")
         if one.traffic != runs[0].traffic:
             raise InputError(f"runs {runs[0].name!r} and {one.name!r} had different traffic")
     return runs

@@ -48,9 +48,7 @@ def vllm_result(data: RunData, summary: dict | None = None, *, detailed: bool = 
     return result | _details(data) if detailed else result
 
 
-def write_vllm_result(
-    data: RunData, path: Path, summary: dict | None = None, *, detailed: bool = False
-) -> None:
+def write_vllm_result(data: RunData, path: Path, summary: dict | None = None, *, detailed: bool = False) -> None:
     """Write `vllm_result` as JSON.
 
     Raises:
@@ -76,8 +74,7 @@ def _details(data: RunData) -> dict:
         "start_times": r.sent,
         "generated_texts": [""] * len(r),
         "errors": [
-            "" if ok else f"{s}: {why}".rstrip(": ")
-            for ok, s, why in zip(done, r.status, r.reason, strict=True)
+            "" if ok else f"{s}: {why}".rstrip(": ") for ok, s, why in zip(done, r.status, r.reason, strict=True)
         ],
     }
 

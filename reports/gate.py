@@ -105,15 +105,11 @@ class GateResult:
         if self.changed_settings:
             keys = ", ".join(list(self.changed_settings)[:8])
             more = len(self.changed_settings) - 8
-            said.append(
-                f"Settings differ from the baseline's: {keys}{f' and {more} more' if more > 0 else ''}."
-            )
+            said.append(f"Settings differ from the baseline's: {keys}{f' and {more} more' if more > 0 else ''}.")
         return said
 
 
-def gate(
-    run: RunData | dict | Sequence[RunData | dict], baseline: Path, *, alpha: float = ALPHA
-) -> GateResult:
+def gate(run: RunData | dict | Sequence[RunData | dict], baseline: Path, *, alpha: float = ALPHA) -> GateResult:
     """Hold one run, or several repeats of it, against a baseline file.
 
     Args:
@@ -158,9 +154,7 @@ def _check(name: str, expected: Expectation, runs: list[Measured], alpha: float)
     scatter = beyond and p is not None and p > alpha
     why = "within the scatter of the runs" if scatter else ""
     change = (mean - before) / abs(before) if before else None
-    return Check(
-        name, before, mean, change, expected.tolerance, expected.better, p, not beyond or scatter, why
-    )
+    return Check(name, before, mean, change, expected.tolerance, expected.better, p, not beyond or scatter, why)
 
 
 def _figure(value: float) -> str:

@@ -20,6 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+LOAD_KEYS = (
+    "load.concurrency",
+    "traffic.synthetic.arrivals.rate",
+    "traffic.trace.arrivals.rate",
+    "traffic.trace.rate_scale",
+)
+"""Keys that say how hard the engine is driven, the first first: along these there may be a knee, along others not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Knee:

@@ -209,9 +209,7 @@ def _slo(data: RunData, duration: float | None) -> dict:
     """Goodput and attainment. A request with one token passes a TPOT limit; one that did not finish passes none."""
     r, slo = data.requests, data.info.get("slo") or {}
     limits = {
-        name: slo[key]
-        for name, key in (("ttft", "ttft_ms"), ("tpot", "tpot_ms"), ("e2el", "e2e_ms"))
-        if slo.get(key)
+        name: slo[key] for name, key in (("ttft", "ttft_ms"), ("tpot", "tpot_ms"), ("e2el", "e2e_ms")) if slo.get(key)
     }
     summary: dict = {"request_goodput": None, "slo_attainment": None}
     if not limits:
@@ -245,9 +243,7 @@ def _schedule(data: RunData, found: dict[str, Distribution]) -> dict:
     if worst is None or data.info["load"].get("mode") == "closed":
         return summary
     ttft = found["ttft"].median()
-    summary["send_lag_ok"] = worst <= min(
-        LAG_LIMIT_S, LAG_LIMIT_SHARE * ttft if ttft is not None else LAG_LIMIT_S
-    )
+    summary["send_lag_ok"] = worst <= min(LAG_LIMIT_S, LAG_LIMIT_SHARE * ttft if ttft is not None else LAG_LIMIT_S)
     first_turns = (r.turn == 0) & np.isfinite(r.sent)
     if first_turns.any():
         planned, sent = np.ptp(r.scheduled[first_turns]), np.ptp(r.sent[first_turns])
@@ -291,11 +287,7 @@ def notices(summary: dict) -> list[str]:
     error = summary["littles_law"]["error"]
     if error is not None and error > 0.02:
         found.append(f"Little's law is off by {error:.1%}: the timeline and the request records disagree")
-    short = {
-        f"p{p}": needed(p)
-        for p in PERCENTILES
-        if summary.get(f"p{p}_e2el_ms") is None and summary["completed"]
-    }
+    short = {f"p{p}": needed(p) for p in PERCENTILES if summary.get(f"p{p}_e2el_ms") is None and summary["completed"]}
     if short:
         wants = ", ".join(f"{name} needs {count}" for name, count in short.items())
         found.append(f"too few finished requests ({summary['completed']}) for every percentile: {wants}")

@@ -80,9 +80,7 @@ def check_free(out: Path, *, overwrite: bool = False) -> None:
         if not out.exists():
             return
         if not out.is_dir():
-            raise OutputError(
-                f"cannot write the run to {out}: it is a file (name a folder that does not exist yet)"
-            )
+            raise OutputError(f"cannot write the run to {out}: it is a file (name a folder that does not exist yet)")
         if not any(out.iterdir()):
             return
         if not (out / RUN).is_file():
@@ -140,9 +138,7 @@ def read_head(path: Path) -> dict:
     if version != SCHEMA_VERSION:
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         hint = "upgrade Twinserve to read it" if newer else "run the workload again to renew it"
-        raise InputError(
-            f"has schema_version {version!r}, this version reads {SCHEMA_VERSION}", place=place, hint=hint
-        )
+        raise InputError(f"has schema_version {version!r}, this version reads {SCHEMA_VERSION}", place=place, hint=hint)
     for key, kind in {**_KEYS, "summary": dict}.items():
         if not isinstance(head.get(key), kind):
             raise InputError("is missing or of the wrong type", place=Place(file=str(file), key=key))

@@ -129,9 +129,7 @@ def _closed(data: RunData, facts: dict, service: np.ndarray) -> dict:
 
 
 def _material(data: RunData, facts: dict, service: np.ndarray) -> bool:
-    crowded = [
-        reason for reason in data.requests.reason[data.requests.status == REFUSED] if "queue" in str(reason)
-    ]
+    crowded = [reason for reason in data.requests.reason[data.requests.status == REFUSED] if "queue" in str(reason)]
     wait = facts["mean_queue_s"]
     return bool(crowded) or (wait is not None and wait > MATERIAL * float(service.mean()))
 

@@ -113,7 +113,8 @@ def _step(console: Console, shape: StepShape, seconds: float, costs: list[Operat
     console.print(f"\na step in which {' and '.join(parts)}: {seconds * 1e3:.3f} ms")
     table = Table(box=None, pad_edge=False)
     for title in ("operator", "ms", "share", "times", "GFLOP", "MB", "bound by", "source"):
-        table.add_column(title, justify="left" if title in ("operator", "bound by", "source") else "right")
+        table.add_column(title, justify="left" if title in ("operator", "bound by") else "right")
+    sources: dict[str, int] = {}
     for cost in sorted(costs, key=lambda cost: -cost.seconds):
         table.add_row(
             cost.name,
@@ -123,6 +124,10 @@ def _step(console: Console, shape: StepShape, seconds: float, costs: list[Operat
             f"{cost.flops / 1e9:,.1f}",
             f"{cost.bytes / 1e6:,.1f}",
             cost.bound,
-            Text(cost.source),
+            Text(f"[{sources.setdefault(cost.source, len(sources) + 1)}]"),
+            style="" if cost.seconds else "dim",
         )
     console.print(table)
+    console.print("\nwhere the figures are from")
+    for source, number in sources.items():
+        console.print(Text(f"[{number}] {source}"), soft_wrap=not console.is_terminal)

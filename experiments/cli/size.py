@@ -107,7 +107,7 @@ def _table(rows: list[SizeRow]) -> None:
 
     from experiments.cli.console import stdout
 
-    table = Table(pad_edge=False)
+    table = Table()
     contexts = next((row.requests for row in rows if row.requests), ())
     for title in (
         "weights",
@@ -118,20 +118,23 @@ def _table(rows: list[SizeRow]) -> None:
         *(f"{c:,} tokens" for c, _ in contexts),
     ):
         table.add_column(title, justify="left" if title == "weights" else "right")
+    problems: dict[str, None] = {}
     for row in rows:
         budget = row.budget
-        if row.problem or budget is None:
-            table.add_row(row.quantization, str(row.tensor), f"does not fit: {row.problem}" if budget else row.problem)
+        if budget is None:
+            problems[row.problem] = None
+            table.add_row(row.quantization, str(row.tensor), "impossible")
             continue
         table.add_row(
             f"{row.quantization} ({budget.weights})" if row.quantization != budget.weights else budget.weights,
             str(row.tensor),
             f"{budget.weight_bytes / GIB:.1f}",
-            f"{budget.kv_bytes / GIB:.1f}",
-            f"{budget.kv_tokens:,}",
+            *(("does not fit",) if row.problem else (f"{budget.kv_bytes / GIB:.1f}", f"{budget.kv_tokens:,}")),
             *(f"{count:,}" for _, count in row.requests),
         )
     console = stdout()
     console.print(table)
+    for problem in problems:
+        console.print(problem, soft_wrap=True)
     if contexts:
         console.print("Columns to the right: requests of that many tokens that fit at once. GiB are per GPU.")

@@ -112,13 +112,15 @@ def _show(result: SweepResult) -> None:
     from rich.text import Text
 
     from experiments.cli.console import stdout
+    from experiments.sweep import short_name
     from experiments.sweep_files import knee_sentences
     from reports.wording import clean, number
 
     console = stdout()
-    table = Table(title=Text(clean(result.name, 80)), title_justify="left", pad_edge=False)
+    table = Table(title=Text(clean(result.name, 80), "bold"), title_justify="left")
     for key in result.axes:
-        table.add_column(key.rsplit(".", 1)[-1], justify="right")
+        numbers = all(isinstance(value, int | float) for value in result.axes[key])
+        table.add_column(key.rsplit(".", 1)[-1], justify="right" if numbers else "left", overflow="fold")
     columns = (
         ("output tok/s", "output_throughput"), ("req/s", "request_throughput"), ("p50 TTFT ms", "median_ttft_ms"),
         ("p95 TTFT ms", "p95_ttft_ms"), ("p50 TPOT ms", "median_tpot_ms"), ("p95 TPOT ms", "p95_tpot_ms"),
@@ -127,12 +129,15 @@ def _show(result: SweepResult) -> None:
         table.add_column(title, justify="right")
     for point in result.points:
         cells = [Text(clean(_value(value), 40)) for value in point.values.values()]
-        if point.error:
-            cells.append(Text(f"failed: {clean(point.error, 60)}", "red"))
-        else:
+        if point.summary:
             cells += [Text(number(point.summary.get(key))) for _, key in columns]
+        else:
+            cells.append(Text("failed", "red") if point.error else Text("not run", "dim"))
         table.add_row(*cells)
     console.print(table)
+    for point in result.points:
+        if point.error:
+            console.print(Text(f"failed: {short_name(point.values)}: {clean(point.error)}", "red"), soft_wrap=True)
     for sentence in knee_sentences(result):
         console.print(Text(f"Knee: {sentence}"))
     if result.reused:

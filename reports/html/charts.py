@@ -68,9 +68,7 @@ def over_time(
     if limit:
         parts.append(line(x.start, y(limit[0]), x.end, y(limit[0]), "limit"))
         parts.append(text(x.end, y(limit[0]) - 5, limit[1], anchor="end", kind="mark"))
-    data = chart_data(
-        "lines", x, y, span, [s.name for s in series], [s.values for s in series], unit, span_unit
-    )
+    data = chart_data("lines", x, y, span, [s.name for s in series], [s.values for s in series], unit, span_unit)
     legend = [(s.name, colour(s.shade)) for s in series]
     return Figure(key, title, drawing("".join(parts), _spoken(title, series, unit)), note, legend, data)
 
@@ -92,20 +90,14 @@ def stacked(
         there = [(x(a), y(b)) for a, b in zip(span, above, strict=True)]
         back = [(x(a), y(b)) for a, b in zip(span[::-1], below[::-1], strict=True)]
         shape = path(there + back, close=True)
-        parts.append(
-            f'<g data-series="{i}"><path d="{shape}" class="layer" style="fill:{_layer(s.shade)}"/></g>'
-        )
+        parts.append(f'<g data-series="{i}"><path d="{shape}" class="layer" style="fill:{_layer(s.shade)}"/></g>')
         below = above
-    data = chart_data(
-        "stack", x, y, span, [s.name for s in series], [s.values for s in series], unit, span_unit
-    )
+    data = chart_data("stack", x, y, span, [s.name for s in series], [s.values for s in series], unit, span_unit)
     legend = [(s.name, _layer(s.shade)) for s in series]
     return Figure(key, title, drawing("".join(parts), _spoken(title, series, unit)), note, legend, data)
 
 
-def distribution(
-    key: str, title: str, d: Distribution, *, shade: int = 0, weight: str = "requests"
-) -> Figure:
+def distribution(key: str, title: str, d: Distribution, *, shade: int = 0, weight: str = "requests") -> Figure:
     """A histogram of seconds, with p50, p95 and p99 marked where the sample allows them."""
     if not d.count:
         return empty(key, title, "no request finished, so there is nothing to show")
@@ -156,10 +148,7 @@ def _mark(points: list, s: Series, x: Scale, y: Scale) -> str:
     if s.kind == "area" and points:
         known = [(a, b) for a, b in points if b is not None]
         ground = [(known[-1][0], y.start), (known[0][0], y.start)] if known else []
-        drawn = (
-            f'<path d="{path(known + ground, close=True)}" class="tint" style="fill:{colour(s.shade)}"/>'
-            + drawn
-        )
+        drawn = f'<path d="{path(known + ground, close=True)}" class="tint" style="fill:{colour(s.shade)}"/>' + drawn
     return drawn
 
 
@@ -173,9 +162,7 @@ def _percentile_marks(d: Distribution, factor: float, unit: str, x: Scale, y: Sc
         flip = at > x.end - 120
         parts.append(line(at, height - 8, at, y.start, f"pct p{p}"))
         label = f"p{p} {number(value * factor, unit)}"
-        parts.append(
-            text(at + (-5 if flip else 5), height, label, anchor="end" if flip else "start", kind="mark")
-        )
+        parts.append(text(at + (-5 if flip else 5), height, label, anchor="end" if flip else "start", kind="mark"))
     return "".join(parts)
 
 

@@ -23,7 +23,7 @@ from reports.html.svg import (
     path,
     text,
 )  # fmt: skip
-from reports.wording import number
+from reports.wording import clean, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,14 @@ def curves(
     x_labels: Sequence[tuple[float, str]] | None = None,
     marks: Marks | None = None,
     note: str = "",
+    apart: bool = False,
 ) -> Figure:
     """Lines with a dot at every measured point.
 
     Args:
         log_x, log_y: logarithmic axes; only where all values are positive.
         x_labels: (value, text) of the ticks, where x is not a number.
+        apart: points are alternatives, not steps of a path: no line joins them and each carries its name.
     """
     marks = marks or Marks()
     spots = [s for curve in lines for s in curve.spots]
@@ -85,19 +87,16 @@ def curves(
     for i, curve in enumerate(lines):
         points = [(x(s.x), y(s.y)) for s in curve.spots]
         paint = colour(curve.shade)
-        dots = "".join(
-            f'<circle cx="{a:g}" cy="{b:g}" r="3.6" class="point" style="fill:{paint}"/>' for a, b in points
-        )
+        dots = "".join(f'<circle cx="{a:g}" cy="{b:g}" r="3.6" class="point" style="fill:{paint}"/>' for a, b in points)
         drawn = (
-            "" if x_labels else f'<path d="{path(points)}" class="line {curve.dash}" style="stroke:{paint}"/>'
+            "" if x_labels or apart else f'<path d="{path(points)}" class="line {curve.dash}" style="stroke:{paint}"/>'
         )
-        parts.append(f'<g data-series="{i}">{drawn}{dots}</g>')
+        names = "".join(_name(s, a, b, x) for s, (a, b) in zip(curve.spots, points, strict=True)) if apart else ""
+        parts.append(f'<g data-series="{i}">{drawn}{dots}{names}</g>')
     parts += _marks(marks, x, y)
     data = chart_data("points", x, y, [], [c.name for c in lines], [], y_title, x_title)
     data["points"] = [
-        {"x": s.x, "y": s.y, "s": i, "label": s.label, "rows": s.rows}
-        for i, c in enumerate(lines)
-        for s in c.spots
+        {"x": s.x, "y": s.y, "s": i, "label": s.label, "rows": s.rows} for i, c in enumerate(lines) for s in c.spots
     ]
     label = f"{title}: {y_title} from {number(min(s.y for s in spots))} to {number(max(s.y for s in spots))}"
     legend = [(c.name, colour(c.shade)) for c in lines]
@@ -115,6 +114,12 @@ def pareto(points: Sequence[tuple[float, float]], *, low_y: bool = False) -> lis
     return front[::-1]
 
 
+def _name(spot: Spot, a: float, b: float, x: Scale) -> str:
+    """What a point is called, beside it on the side where there is room."""
+    flip = a > (x.start + x.end) / 2
+    return text(a + (-8 if flip else 8), b + 3.5, clean(spot.label, 32), anchor="end" if flip else "start", kind="mark")
+
+
 def _marks(marks: Marks, x: Scale, y: Scale) -> list[str]:
     parts = []
     if marks.limit:
@@ -129,15 +134,11 @@ def _marks(marks: Marks, x: Scale, y: Scale) -> list[str]:
         flip = a > x.end - 130
         parts.append(line(a, y.start, a, y.end, "limit"))
         parts.append(f'<circle cx="{a:g}" cy="{b:g}" r="8" class="knee"/>')
-        parts.append(
-            text(a + (-7 if flip else 7), y.start - 8, label, anchor="end" if flip else "start", kind="mark")
-        )
+        parts.append(text(a + (-7 if flip else 7), y.start - 8, label, anchor="end" if flip else "start", kind="mark"))
     return parts
 
 
-def _span(
-    values: Sequence[float], log: bool, labels: Sequence[tuple[float, str]] | None
-) -> tuple[float, float]:
+def _span(values: Sequence[float], log: bool, labels: Sequence[tuple[float, str]] | None) -> tuple[float, float]:
     if labels:
         return min(v for v, _ in labels) - 0.5, max(v for v, _ in labels) + 0.5
     return fit(values, log=log)

@@ -161,11 +161,7 @@ def _ttft_parts(s: dict) -> list[tuple[str, str, float]]:
     if any(value is None for _, value in parts):
         return []
     total = sum(max(value, 0.0) for _, value in parts)
-    return [
-        (label, number(value, "ms"), round(100 * max(value, 0.0) / total, 2))
-        for label, value in parts
-        if total
-    ]
+    return [(label, number(value, "ms"), round(100 * max(value, 0.0) / total, 2)) for label, value in parts if total]
 
 
 def _kv_rows(s: dict) -> list[tuple[str, str, str, str]]:

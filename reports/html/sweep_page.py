@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from reports.html.curves import Curve, Marks, Spot, curves, pareto
 from reports.html.svg import Figure
 from reports.html.template import render
-from reports.knee import Knee, find_knee
+from reports.knee import LOAD_KEYS, Knee, find_knee
 from reports.wording import clean, number, setting, share
 
 MOST_SERIES = 16
@@ -34,7 +34,7 @@ def render_sweep(
     Args:
         points: one a run: `settings` (dict of dotted key to value), `summary` (of `metrics.summarize`; None where the
             point failed, with `error`), and `path`, the run's folder relative to the page, optionally.
-        axes: the swept keys. The first numeric one becomes x; the others name the series.
+        axes: the swept keys. One that drives the load becomes x, else the first numeric one; the others name the series.
         gpus: by which throughput is divided for tokens/s/GPU; a point's own `gpus` wins.
         slo: limits in ms (`ttft_ms`), drawn where they belong.
     """
@@ -55,12 +55,13 @@ def render_sweep(
         axes=[clean(axis, 80) for axis in axes],
         heads=_heads(axes),
         count=len(points),
-        knees=[(series if len(knees) > 1 else "", _said(knee)) for series, knee in knees.items()],
+        knees=[(series if len(knees) > 1 else "", _said(knee)) for series, knee in knees.items() if sweep.loaded],
         warnings=[clean(w) for w in warnings],
         notes=[clean(n) for n in notes],
         figures={f.key: f.data for f in figures if f.data},
         charts=figures,
         columns=[title for title, _ in TABLE],
+        with_slo=any((point.get("summary") or {}).get("slo_attainment") is not None for point in points),
         rows=_rows(sweep, axes),
     )
 
@@ -69,14 +70,17 @@ class Sweep:
     """The points of a sweep sorted into series.
 
     Attributes:
-        axis: the key on x.   ticks: (place, text) where x is not a number, else None.
+        axis: the key on x.   loaded: whether it drives the load.
+        ticks: (place, text) where x is not a number, else None.
         series: name to points, each (x, point), by ascending x; failed points are left out.
     """
 
     def __init__(self, points: Sequence[dict], axes: Sequence[str], gpus: int) -> None:
         self.points, self.gpus = list(points), gpus
         numeric = [a for a in axes if all(_is_number(p["settings"].get(a)) for p in points)]
-        self.axis = (numeric or list(axes) or [""])[0]
+        driving = [key for key in LOAD_KEYS if key in numeric] or [a for a in numeric if a.startswith("load.")]
+        self.axis = (driving or numeric or list(axes) or [""])[0]
+        self.loaded = self.axis in driving
         others = [a for a in axes if a != self.axis]
         self.ticks = None
         places: dict[str, int] = {}
@@ -90,20 +94,20 @@ class Sweep:
                 continue
             value = point["settings"].get(self.axis)
             x = float(value) if self.ticks is None else float(places[setting(value, 24)])
-            title = ", ".join(
-                f"{a.rpartition('.')[2]} {setting(point['settings'].get(a), 40)}" for a in others
-            )
+            title = ", ".join(f"{a.rpartition('.')[2]} {setting(point['settings'].get(a), 40)}" for a in others)
             self.series.setdefault(title or "all", []).append((x, point))
         for found in self.series.values():
             found.sort(key=lambda pair: pair[0])
         values = [x for found in self.series.values() for x, _ in found]
-        self.log_x = (
-            self.ticks is None and bool(values) and min(values) > 0 and max(values) / min(values) >= 16
-        )
+        self.log_x = self.ticks is None and bool(values) and min(values) > 0 and max(values) / min(values) >= 16
 
     def label(self) -> str:
         """The swept key as an axis title."""
         return clean(self.axis, 60)
+
+    def headed(self, what: str) -> str:
+        """Title of a figure of `what` over the axis."""
+        return f"{what} against load" if self.loaded else f"{what} by {clean(self.axis.rpartition('.')[2], 40)}"
 
     def curve(self, name: str, shade: int, x: object, y: object, dash: str = "", title: str = "") -> Curve:
         """A curve of a series; `x`, `y`: functions of (axis value, summary, gpus) that may give None."""
@@ -128,8 +132,8 @@ class Sweep:
         ]
 
     def knee(self, name: str) -> Knee | None:
-        """The knee of a series, where x is a number."""
-        if self.ticks is not None:
+        """The knee of a series, where x drives the load."""
+        if not self.loaded:
             return None
         summaries = [point["summary"] for _, point in self.series[name]]
         return find_knee(
@@ -156,7 +160,7 @@ def _throughput(sweep: Sweep, knees: dict[str, Knee | None]) -> Figure:
         else None
     )
     return curves(
-        "throughput", "Throughput against load", sweep.curves(_axis, _take("output_throughput")), sweep.label(),
+        "throughput", sweep.headed("Throughput"), sweep.curves(_axis, _take("output_throughput")), sweep.label(),
         "output tokens/s", log_x=sweep.log_x, x_labels=sweep.ticks, marks=Marks(knee=mark),
     )  # fmt: skip
 
@@ -167,7 +171,7 @@ def _against_latency(sweep: Sweep) -> Figure:
     front = pareto(spots, low_y=True) if len(lines) > 1 else []
     return curves(
         "latency", "Latency against throughput", lines, "output tokens/s", "median E2E, ms", log_y=_wide(spots),
-        marks=Marks(front=front), note=FRONT if front else "",
+        marks=Marks(front=front), note=FRONT if front else "", apart=sweep.ticks is not None,
     )  # fmt: skip
 
 
@@ -177,13 +181,13 @@ def _ttft(sweep: Sweep, slo: dict) -> list[Figure]:
         name = next(iter(sweep.series))
         styles = (("p50", 0, "median_ttft_ms"), ("p95", 1, "p95_ttft_ms"), ("p99", 4, "p99_ttft_ms"))
         lines = [sweep.curve(name, shade, _axis, _take(key), title=title) for title, shade, key in styles]
-        return [_loaded(sweep, "ttft", "TTFT against load", lines, "TTFT, ms", limit)]
+        return [_loaded(sweep, "ttft", sweep.headed("TTFT"), lines, "TTFT, ms", limit)]
     stats = (("p50", "median_ttft_ms"), ("p95", "p95_ttft_ms"), ("p99", "p99_ttft_ms"))
     return [
         _loaded(
             sweep,
             f"ttft_{stat}",
-            f"TTFT {stat} against load",
+            sweep.headed(f"TTFT {stat}"),
             sweep.curves(_axis, _take(key)),
             "TTFT, ms",
             limit,
@@ -195,7 +199,7 @@ def _ttft(sweep: Sweep, slo: dict) -> list[Figure]:
 def _tpot(sweep: Sweep, slo: dict) -> Figure:
     limit = (float(slo["tpot_ms"]), f"SLO {slo['tpot_ms']:g} ms") if slo.get("tpot_ms") else None
     lines = sweep.curves(_axis, _take("median_tpot_ms"))
-    return _loaded(sweep, "tpot", "TPOT against load", lines, "median TPOT, ms", limit)
+    return _loaded(sweep, "tpot", sweep.headed("TPOT"), lines, "median TPOT, ms", limit)
 
 
 def _loaded(sweep: Sweep, key: str, title: str, lines: list[Curve], unit: str, limit: tuple | None) -> Figure:
@@ -219,7 +223,7 @@ def _interactivity(sweep: Sweep) -> Figure:
     front = pareto([(s.x, s.y) for curve in lines for s in curve.spots]) if len(lines) > 1 else []
     return curves(
         "interactivity", "Throughput per GPU against interactivity", lines, "tokens/s for one user (1 / median TPOT)",
-        "output tokens/s/GPU", marks=Marks(front=front), note=FRONT if front else "",
+        "output tokens/s/GPU", marks=Marks(front=front), note=FRONT if front else "", apart=sweep.ticks is not None,
     )  # fmt: skip
 
 

@@ -102,9 +102,7 @@ def _batch(t: Thinned) -> Figure:
 
 
 def _steps(t: Thinned) -> Figure:
-    return over_time(
-        "step_rate", "Engine steps", t.time, [Series("steps", t.rate("steps"), 2, "area")], "steps/s"
-    )
+    return over_time("step_rate", "Engine steps", t.time, [Series("steps", t.rate("steps"), 2, "area")], "steps/s")
 
 
 def _kv(data: RunData, t: Thinned) -> Figure:

@@ -225,6 +225,34 @@ def test_sweep_of_one_axis(points):
         assert words in page, words
 
 
+def test_a_sweep_over_something_else_than_load_has_no_knee_and_no_lines(points):
+    presets = [
+        {"settings": {"engine.preset": name}, "summary": point["summary"]}
+        for name, point in zip(("static", "orca", "vllm"), points, strict=False)
+    ]
+    page = render_sweep(presets, ["engine.preset"])
+    assert "nee in the measured range" not in page and "Knee:" not in page
+    assert "Throughput by preset" in page and "against load" not in page
+    assert 'class="line' not in page
+    scatter = re.search(r'id="figure-latency".*?</svg>', page, re.S).group(0)
+    assert re.findall(r'class="mark"[^>]*>([^<]+)<', scatter) == ["preset static", "preset orca", "preset vllm"]
+    blocks = [{"settings": {"engine.kv.block_size": 8 << i}, "summary": points[i]["summary"]} for i in range(5)]
+    page = render_sweep(blocks, ["engine.kv.block_size"])
+    assert "nee in the measured range" not in page and "TTFT by block_size" in page and 'class="line' in page
+
+
+def test_load_is_on_the_axis_wherever_it_stands(points):
+    page = render_sweep(points, ["engine.max_num_seqs", "load.rate"])
+    data = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S).group(1))
+    assert data["throughput"]["names"] == ["max_num_seqs 16", "max_num_seqs 128"]
+
+
+def test_the_column_of_the_slo_is_there_where_there_is_one(points):
+    met = [{**point, "summary": {**point["summary"], "slo_attainment": 0.5}} for point in points[:2]]
+    none = [{**point, "summary": {**point["summary"], "slo_attainment": None}} for point in points[:2]]
+    assert "SLO met" in render_sweep(met, ["load.rate"]) and "SLO met" not in render_sweep(none, ["load.rate"])
+
+
 def test_sweep_of_two_axes_has_a_series_each(points):
     page = render_sweep(points, ["load.rate", "engine.max_num_seqs"])
     data = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.S).group(1))
