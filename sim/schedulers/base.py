@@ -42,8 +42,12 @@ class Scheduler:
 class BuiltIn(Scheduler):
     """What the built-in schedulers know about their own constancy."""
 
+    def held_up(self, state: EngineState) -> bool:
+        """Whether somebody was refused, and nothing has changed since that could let anybody in."""
+        return state.blocked
+
     def stable_steps(self, state: EngineState) -> int:
-        return FOREVER if state.blocked or not (state.waiting or state.swapped) else 1
+        return FOREVER if self.held_up(state) or not (state.waiting or state.swapped) else 1
 
     def arrival_matters(self, state: EngineState) -> bool:
-        return not (state.blocked and (state.waiting or state.swapped) and state.waiting.indifferent)
+        return not (self.held_up(state) and (state.waiting or state.swapped) and state.waiting.indifferent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim.config import SchedulerConfig
 from sim.engine.sequence import DEVICE, Sequence
 from sim.engine.state import EngineState
-from sim.engine.step import UNBOUNDED, Step
+from sim.engine.step import Step
 from sim.schedulers.base import BuiltIn
 
 
@@ -37,13 +37,13 @@ class ChunkedPrefill(BuiltIn):
             if state.swapped:
                 self.swap_in(step)
             if state.waiting:
-                self.admit(step)
+                self.fill(step)
             return
         if (state.prefilling or state.waiting) and self.may_prefill(state):
             if state.prefilling:
                 self.go_on(step)
             if state.waiting:
-                self.admit(step)
+                self.fill(step)
         if step.chunks:
             self._prefilled_at = state.decode_steps
         else:
@@ -57,20 +57,33 @@ class ChunkedPrefill(BuiltIn):
             if step.budget > 0 and seq.place == DEVICE:
                 step.extend(seq, self._longest)
 
-    def admit(self, step: Step) -> None:
-        """Admit waiting sequences in order, as far as budget, seats and memory last; the head blocks those behind it."""
-        state, waiting = step.state, step.state.waiting
+    def fill(self, step: Step) -> None:
+        """Admit waiting sequences in order, as far as budget, seats and memory last; the first refused blocks those behind it."""
+        state, waiting = step.state, step.waiting
         if step.preempted and not self.config.admit_after_preemption:
             return
         unfinished = sum(not step.completes(seq) for seq in state.prefilling)
         while waiting and step.budget > 0 and not self.held_up(state) and not state.swapped:
             if unfinished >= self.config.max_partial_prefills:
                 break
-            seq = waiting.head()
-            if not step.admit(seq, most=self._longest):
+            seq = self.next(step)
+            if seq is None:
+                break
+            if not self.admit(step, seq):
                 self._note_refusal(state)
                 break
             unfinished += not step.completes(seq)
+
+    def next(self, step: Step) -> Sequence | None:
+        """The head of the queue; with `hold_shared` the first that need not wait for what is just being computed."""
+        head = step.waiting.head()
+        if not self.config.hold_shared or not step.awaits_prefix(head):
+            return head
+        return next((seq for seq in step.waiting if not step.awaits_prefix(seq)), None)
+
+    def admit(self, step: Step, seq: Sequence) -> bool:
+        """Let a waiting sequence in, with as much of its prompt as the budget has room for."""
+        return step.admit(seq, most=self._longest)
 
     def swap_in(self, step: Step) -> None:
         """Bring swapped sequences back, oldest first, unless this step had to preempt."""
