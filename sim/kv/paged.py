@@ -244,6 +244,8 @@ class PagedAllocator:
     def release(self, seq: Sequence) -> None:
         pool = self.pool
         count = self._blocks(seq)
+        if seq.cohort is not None and seq.cohort.size == 1:
+            self._grown_tick = -1  # everybody to whom a token was granted is gone, and the counter may stand still
         self._held -= count
         missing = count - seq.registered - len(seq.blocks)
         if missing > 0:

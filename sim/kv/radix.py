@@ -181,6 +181,8 @@ class RadixAllocator:
         covered = self._covered(seq)
         if not covered:
             return
+        if seq.cohort is not None and seq.cohort.size == 1:
+            self._grown_tick = -1  # everybody to whom a token was granted is gone, and the counter may stand still
         self.computed(seq, min(seq.computed, covered))
         self._counted -= covered - len(seq.blocks)
         self._free += seq.blocks[seq.registered :]

@@ -97,7 +97,7 @@ class ReserveOutput(_Fixed):
 
 
 class Ratio(_Fixed):
-    """A learned share of what the running sequences may still generate is reserved, and all of the candidate's.
+    """A learned share of what the decoding sequences may still generate is reserved, and all of what new ones may.
 
     SGLang's PrefillAdder (`python/sglang/srt/managers/schedule_policy.py`), which never counts on more than 4,096 tokens
     of an answer. The share starts at 0.7 × conservativeness,
@@ -120,12 +120,14 @@ class Ratio(_Fixed):
     def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
         if not state.running:
             self._from, self._since = self._start, state.decode_steps
+        new = state.prefilling  # admitted before it in this step: reserved in full, like its own
         if state.long_answers:
-            left = sum(min(s.left, LONG_ANSWER) for s in state.running)
+            left = sum(min(s.left, LONG_ANSWER) for s in state.cohort.members)
         else:
-            left = state.declared - state.known
+            left = state.declared - state.cohort.context - sum(s.limit for s in (*new, *state.draining))
         allocator = state.allocator
-        need = seq.known - hit.tokens + hit.idle + min(seq.left, LONG_ANSWER) + allocator.block_size
+        answers = sum(min(s.left, LONG_ANSWER) * (1 + len(s.siblings)) for s in (*new, seq))
+        need = seq.known - hit.tokens + hit.idle + answers + allocator.block_size
         fits = need < allocator.available - left * self.ratio(state)
         return fits or not (state.running or state.swapped)  # alone, the rest of the pool is its own
 
@@ -138,7 +140,7 @@ class Ratio(_Fixed):
 
 
 class FuturePeak(_Fixed):
-    """The highest use that is still to come, if everyone generates all it declared, must fit.
+    """The highest use that is still to come, if everyone generates all it declared, must stay below the pool's size.
 
     LightLLM (`lightllm/server/router/req_queue`): with sequences sorted by tokens left, descending, the peak is the
     maximum over i of `left_i × (i + 1) + tokens of the first i + 1`.
@@ -152,7 +154,7 @@ class FuturePeak(_Fixed):
         for count, (left, known) in enumerate(rows, 1):
             total += known
             peak = max(peak, left * count + total)
-        return peak <= state.allocator.capacity
+        return peak < state.allocator.capacity or not (state.running or state.swapped)  # alone, it has all of the pool
 
 
 class MaxLength(_Fixed):
