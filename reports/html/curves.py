@@ -91,9 +91,10 @@ def curves(
         drawn = (
             "" if x_labels or apart else f'<path d="{path(points)}" class="line {curve.dash}" style="stroke:{paint}"/>'
         )
-        names = "".join(_name(s, a, b, x) for s, (a, b) in zip(curve.spots, points, strict=True)) if apart else ""
-        parts.append(f'<g data-series="{i}">{drawn}{dots}{names}</g>')
+        parts.append(f'<g data-series="{i}">{drawn}{dots}</g>')
     parts += _marks(marks, x, y)
+    if apart and len(lines) == 1:
+        parts += _names(spots, x, y)
     data = chart_data("points", x, y, [], [c.name for c in lines], [], y_title, x_title)
     data["points"] = [
         {"x": s.x, "y": s.y, "s": i, "label": s.label, "rows": s.rows} for i, c in enumerate(lines) for s in c.spots
@@ -114,10 +115,30 @@ def pareto(points: Sequence[tuple[float, float]], *, low_y: bool = False) -> lis
     return front[::-1]
 
 
-def _name(spot: Spot, a: float, b: float, x: Scale) -> str:
-    """What a point is called, beside it on the side where there is room."""
-    flip = a > (x.start + x.end) / 2
-    return text(a + (-8 if flip else 8), b + 3.5, clean(spot.label, 32), anchor="end" if flip else "start", kind="mark")
+def _names(spots: Sequence[Spot], x: Scale, y: Scale) -> list[str]:
+    """What each point is called, beside, above or below it, wherever nothing else is; no name where there is no room."""
+    dots = [(x(spot.x), y(spot.y)) for spot in spots]
+    taken = [(a - 5, b - 5, a + 5, b + 5) for a, b in dots]
+    found = []
+    for spot, (a, b) in zip(spots, dots, strict=True):
+        name = clean(spot.label, 32)
+        wide = 6.4 * len(name)
+        for left, down, anchor in (
+            (a + 9, b + 4, "start"), (a - 9 - wide, b + 4, "end"), (a - wide / 2, b - 9, "middle"),
+            (a - wide / 2, b + 17, "middle"), (a + 9, b - 9, "start"), (a - 9 - wide, b + 17, "end"),
+        ):  # fmt: skip
+            box = (left, down - 10, left + wide, down + 2)
+            inside = x.start <= box[0] and box[2] <= x.end and box[3] <= y.start
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                at = {"start": left, "middle": a, "end": left + wide}[anchor]
+                found.append(text(at, down, name, anchor=anchor, kind="mark"))
+                break
+    return found
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _marks(marks: Marks, x: Scale, y: Scale) -> list[str]:

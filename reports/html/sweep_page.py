@@ -121,6 +121,8 @@ class Sweep:
 
     def title(self, name: str, point: dict) -> str:
         """What a point is called."""
+        if name == "all" and self.ticks is not None:
+            return setting(point["settings"].get(self.axis), 40)
         value = f"{self.axis.rpartition('.')[2]} {setting(point['settings'].get(self.axis), 40)}"
         return value if name == "all" else f"{value}, {name}"
 

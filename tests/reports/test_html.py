@@ -235,7 +235,7 @@ def test_a_sweep_over_something_else_than_load_has_no_knee_and_no_lines(points):
     assert "Throughput by preset" in page and "against load" not in page
     assert 'class="line' not in page
     scatter = re.search(r'id="figure-latency".*?</svg>', page, re.S).group(0)
-    assert re.findall(r'class="mark"[^>]*>([^<]+)<', scatter) == ["preset static", "preset orca", "preset vllm"]
+    assert re.findall(r'class="mark"[^>]*>([^<]+)<', scatter) == ["static", "orca", "vllm"]
     blocks = [{"settings": {"engine.kv.block_size": 8 << i}, "summary": points[i]["summary"]} for i in range(5)]
     page = render_sweep(blocks, ["engine.kv.block_size"])
     assert "nee in the measured range" not in page and "TTFT by block_size" in page and 'class="line' in page
