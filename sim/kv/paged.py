@@ -80,7 +80,7 @@ class PagedAllocator:
         run = index.get(keys[0].key)
         if run is None:
             return NO_HIT
-        most = (seq.known - 1) // self.block_size
+        most = (seq._known - 1) // self.block_size
         hits: list[tuple[Run, int]] = []
         idle = 0
         for first, end, key in keys:
@@ -123,8 +123,17 @@ class PagedAllocator:
         if seq.keys is None:
             seq.keys = self.keys_of(seq)
         own = seq.blocks
-        runs = seq.runs if done else []
         index = self.pool.index
+        if not done:
+            _, end, key = seq.keys[0]
+            if full <= end and key not in index:  # the common case: a prompt of its own
+                seq.blocks = own[full:]
+                del own[full:]
+                run = index[key] = Run(own, key)
+                seq.runs = [(run, full)]
+                seq.registered = full
+                return
+        runs = seq.runs if done else []
         for first, end, key in seq.keys:
             if end <= done:
                 continue
