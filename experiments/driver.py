@@ -55,6 +55,11 @@ class LoadDriver:
             self._ready: list[Request] = []  # the next rows as objects, the first last
             self.sent[roots] = traffic.arrival[roots]
 
+    @property
+    def listens(self) -> bool:
+        """Whether what it sends depends on what has finished."""
+        return self._closed or bool(self._children)
+
     def next_time(self) -> float:
         """When the next request reaches the engine, as far as that is known; infinity for never."""
         planned = NEVER if self._closed else self._times[self._next]

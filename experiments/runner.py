@@ -21,6 +21,7 @@ from experiments.records import Ledger, collect
 from experiments.resolve import Resolved, resolve
 from reports.run_data import RunData
 from sim.build import make_engine
+from workloads.registry import plugins_from
 from workloads.traffic import Traffic
 
 __all__ = ["Resolved", "resolve", "run"]
@@ -44,7 +45,8 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
     """
     traffic = resolved.traffic
     began = time.perf_counter()
-    replica = Replica(resolved, traffic, stretch, progress)
+    with plugins_from(resolved.workload.folder):
+        replica = Replica(resolved, traffic, stretch, progress)
     end, complete = replica.serve()
     loop_seconds = time.perf_counter() - began
     ledger = Ledger(replica.refused, replica.delay, replica.token_delay, end, complete)
@@ -76,7 +78,8 @@ class Replica:
             resolved.engine, SimExecutor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens, max_len=budget.max_model_len,
             host_tokens=host_tokens, stretch=stretch,
         )  # fmt: skip
-        self.engine.on_finish = lambda row, now: self.driver.finished(row, now + self.token_delay)
+        if self.driver.listens:
+            self.engine.on_finish = lambda row, now: self.driver.finished(row, now + self.token_delay)
         self.refused: dict[int, str] = {}
         self.plans = 0
         self.total = len(traffic)

@@ -51,7 +51,8 @@ class SimExecutor:
 
     def forget(self, seq: Sequence) -> None:
         self._lengths.pop(seq, None)
-        self._strike(seq)
+        if seq in self._due:
+            self._strike(seq)
 
     def forked(self, child: Sequence, tick: int) -> None:
         left = self._lengths[child] - 1

@@ -73,7 +73,7 @@ class Engine:
         self.max_len = max_len
         self.state = EngineState(config.scheduler, allocator, queue, host_tokens, gate.reads_totals)
         self.wake_at: float | None = None
-        self.on_finish: Callable[[int, float], None] = lambda row, now: None
+        self.on_finish: Callable[[int, float], None] | None = None
         self.held_back = scheduler.retains_finished and not config.scheduler.streaming
         self._undelivered: list[int] = []
         self._registers_early = config.kv.register == "scheduled"
@@ -343,14 +343,15 @@ class Engine:
             del self._sequences[row]
             if self.held_back:
                 self._undelivered.append(row)
-            else:
+            elif self.on_finish is not None:
                 self.on_finish(row, now)
 
     def _deliver(self, now: float) -> None:
         """A batch has ended: hand its answers out."""
         for row in self._undelivered:
             self.recorder.deliveries.add((row, now))
-            self.on_finish(row, now)
+            if self.on_finish is not None:
+                self.on_finish(row, now)
         self._undelivered.clear()
 
     def _drop(self, seq: Sequence, now: float, finished: bool) -> None:

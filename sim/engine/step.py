@@ -42,8 +42,9 @@ class Step:
     __slots__ = (
         "_allocator",
         "_budget",
-        "_chunks", "_computing",
+        "_chunks",
         "_cohort",
+        "_computing",
         "_decoding",
         "_gate",
         "_left",

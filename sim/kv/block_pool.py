@@ -172,6 +172,55 @@ class BlockPool:
         if run.key is not None:
             self.cached += before - used
 
+    def put(self, blocks: array[int]) -> None:
+        """Blocks that hold nothing worth keeping are free."""
+        self.give_back(Run(blocks, None), len(blocks))
+
     def free_blocks(self) -> list[int]:
         """Every free block, for checks; the next to be taken first."""
         return [block for piece in self._queue for block in reversed(piece.run.blocks[piece.low : piece.high])]
+
+
+class PlainPool:
+    """All blocks of a replica that keeps nothing of what they held: a stack of free ones.
+
+    Shares `BlockPool`'s face as far as an allocator without prefix caching needs it; runs exist only between forked sequences.
+    """
+
+    cached = 0
+
+    def __init__(self, blocks: int) -> None:
+        self.count = blocks
+        self.index: dict[int, Run] = {}
+        self._free = array("i", range(blocks - 1, -1, -1))
+
+    def take(self, count: int) -> array[int]:
+        """Take `count` free blocks. There must be as many."""
+        self.count -= count
+        taken = self._free[-count:]
+        del self._free[-count:]
+        return taken
+
+    def put(self, blocks: array[int]) -> None:
+        """Blocks that nobody shares are free again."""
+        self._free += blocks
+        self.count += len(blocks)
+
+    def join(self, run: Run, depth: int) -> None:
+        """Use the first `depth` blocks of a run too."""
+        run.add_user(depth)
+
+    def give_back(self, run: Run, depth: int) -> None:
+        """Stop using the first `depth` blocks of a run; those nobody else uses become free."""
+        if run.depths is None:
+            run.users = used = 0
+        else:
+            used = run.drop_user(depth)
+        if used < run.used:
+            self.put(run.blocks[used:])
+            del run.blocks[used:]
+            run.used = used
+
+    def free_blocks(self) -> list[int]:
+        """Every free block, for checks."""
+        return list(self._free)

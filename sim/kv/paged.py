@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterable
 from sim.engine.cohort import Cohort
 from sim.engine.sequence import Sequence
 from sim.kv.base import FOREVER, NO_HIT, Hit, KVUse
-from sim.kv.block_pool import BlockPool, Run
+from sim.kv.block_pool import BlockPool, PlainPool, Run
 from sim.kv.keys import KeyRun, sequence_keys
 
 _FEW = 4096
@@ -40,7 +40,7 @@ class PagedAllocator:
         self.total = capacity // block_size
         self.capacity = self.total * block_size
         self.shares = prefix_caching
-        self.pool = BlockPool(self.total)
+        self.pool = BlockPool(self.total) if prefix_caching else PlainPool(self.total)
         self._held = 0  # sum of the lengths of all block tables
         self._spare = array("i")  # taken for decoding sequences, not yet assigned to one
         self._grown_tick = -1  # counter at which the cohort's next tokens were last granted
@@ -262,7 +262,7 @@ class PagedAllocator:
         if self.shares:
             self.computed(seq, seq.computed)
         if seq.blocks:
-            pool.give_back(Run(seq.blocks, None), len(seq.blocks))
+            pool.put(seq.blocks)
             seq.blocks = array("i")
         if seq.runs:
             for run, depth in reversed(seq.runs):
