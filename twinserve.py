@@ -1,0 +1,64 @@
+"""Twinserve's public names, for scripts, notebooks and plug-ins: `from twinserve import Scheduler, run`.
+
+Everything is loaded on first use, so importing this module costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from experiments.api import load_workload, run
+    from experiments.schema import Workload
+    from reports.metrics import summarize
+    from reports.run_data import RunData
+    from reports.run_folder import read_run
+    from sim.engine.sequence import Sequence
+    from sim.engine.state import EngineState
+    from sim.engine.step import Step
+    from sim.kv.base import KVAllocator
+    from sim.schedulers.base import Scheduler
+    from workloads.errors import InputError, OutputError, TargetError, TwinserveError
+    from workloads.traffic import Traffic
+
+_HOMES = {
+    "EngineState": "sim.engine.state",
+    "InputError": "workloads.errors",
+    "KVAllocator": "sim.kv.base",
+    "OutputError": "workloads.errors",
+    "RunData": "reports.run_data",
+    "Scheduler": "sim.schedulers.base",
+    "Sequence": "sim.engine.sequence",
+    "Step": "sim.engine.step",
+    "TargetError": "workloads.errors",
+    "Traffic": "workloads.traffic",
+    "TwinserveError": "workloads.errors",
+    "Workload": "experiments.schema",
+    "load_workload": "experiments.api",
+    "read_run": "reports.run_folder",
+    "run": "experiments.api",
+    "summarize": "reports.metrics",
+}
+
+__all__ = [
+    "EngineState", "InputError", "KVAllocator", "OutputError", "RunData", "Scheduler", "Sequence", "Step", "TargetError",
+    "Traffic", "TwinserveError", "Workload", "load_workload", "read_run", "run", "summarize",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("twinserve")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, "__version__"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import sys
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from experiments.schema import Workload
 from experiments.workload_file import Source, build_workload
 from workloads.errors import InputError, TargetError
+from workloads.registry import MARK
 
 CODE = ("workloads", "sim", "backends", "experiments")
 
@@ -68,7 +71,7 @@ def fingerprint(workload: Workload) -> str:
     """Digest of what a point's result depends on: the workload, the files it reads and the code that runs it."""
     digest = hashlib.sha256(_code().encode())
     digest.update(json.dumps(workload.plain(), sort_keys=True, default=str).encode("utf-8", "backslashreplace"))
-    for file in _files(workload):
+    for file in [*_files(workload), *_plugin_files(workload)]:
         digest.update(_content(str(file.resolve()), file.stat().st_mtime_ns))
     return digest.hexdigest()[:24]
 
@@ -91,6 +94,17 @@ def _files(workload: Workload) -> list[Path]:
 
     look(workload.plain())
     return found
+
+
+def _plugin_files(workload: Workload) -> list[Path]:
+    """The code of the user's own that the workload names, and what lies beside it and may be imported by it."""
+    files: set[Path] = set()
+    for name in re.findall(r"\b([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_][\w.]*", json.dumps(workload.plain(), default=str)):
+        module = sys.modules.get(name)
+        if hasattr(module, MARK):
+            home = Path(module.__file__).parent
+            files.update(home.rglob("*.py") if hasattr(module, "__path__") else home.glob("*.py"))
+    return sorted(files)
 
 
 @cache

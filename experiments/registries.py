@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workloads.errors import unknown_name
+from workloads.errors import InputError, unknown_name
 
 AUTO = "auto"
 
@@ -32,14 +32,20 @@ def _scheduler(name: str) -> Any:
     from sim.schedulers import SCHEDULERS
     from workloads.registry import resolve
 
-    return resolve("scheduler", name, SCHEDULERS, "twinserve.schedulers")
+    found = resolve("scheduler", name, SCHEDULERS, "twinserve.schedulers")
+    if not (isinstance(found, type) and hasattr(found, "plan")):
+        raise InputError(f"{name!r} is not a scheduler", hint="expected a class with a method plan(step)")
+    return found
 
 
 def _allocator(name: str) -> Any:
     from sim.kv import ALLOCATORS
     from workloads.registry import resolve
 
-    return resolve("allocator", name, ALLOCATORS, "twinserve.allocators")
+    found = resolve("allocator", name, ALLOCATORS, "twinserve.allocators")
+    if not (isinstance(found, type) and hasattr(found, "admit")):
+        raise InputError(f"{name!r} is not a KV allocator", hint="expected a class with the methods of KVAllocator")
+    return found
 
 
 def _policy(name: str) -> None:

@@ -75,8 +75,8 @@ class Replica:
         self.driver = LoadDriver(traffic, resolved.workload.load.concurrency or 0, self.delay)
         host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
         self.engine = make_engine(
-            resolved.engine, SimExecutor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens, max_len=budget.max_model_len,
-            host_tokens=host_tokens, stretch=stretch,
+            resolved.engine, SimExecutor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
+            max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch,
         )  # fmt: skip
         if self.driver.listens:
             self.engine.on_finish = lambda row, now: self.driver.finished(row, now + self.token_delay)

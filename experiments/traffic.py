@@ -5,6 +5,7 @@ from __future__ import annotations
 from experiments.schema import Workload
 from experiments.trace_path import find_trace
 from workloads.errors import InputError
+from workloads.registry import plugins_from
 from workloads.traffic import Traffic
 
 
@@ -18,6 +19,11 @@ def make_traffic(workload: Workload, context: int | None = None) -> Traffic:
     Raises:
         InputError: the trace cannot be read, or the traffic cannot be made; placed at its file or at the key.
     """
+    with plugins_from(workload.folder):
+        return _make(workload, context)
+
+
+def _make(workload: Workload, context: int | None) -> Traffic:
     section = workload.traffic
     try:
         if section.synthetic is not None:

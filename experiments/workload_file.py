@@ -20,6 +20,7 @@ from experiments.schema.messages import to_input_error
 from experiments.schema.sweep import expand
 from experiments.yaml_tree import Path_, Tree, dotted, parse_tree, parse_value, read_text
 from workloads.errors import InputError, Place
+from workloads.registry import plugins_from
 
 MOST_SHOWN = 10
 MAX_POINTS = 10_000
@@ -105,6 +106,11 @@ def build_workload(source: Source) -> Workload:
     Raises:
         InputError: (or `WorkloadErrors`) everything that is wrong, with its place.
     """
+    with plugins_from(source.folder):
+        return _build(source)
+
+
+def _build(source: Source) -> Workload:
     tree = source.tree()
     tree.data.setdefault("name", Path(source.file).stem or "workload")
     axes = _axes(tree)

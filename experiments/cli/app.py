@@ -118,9 +118,27 @@ def _unexpected(error: Exception) -> int:
         if sentences := shadowed():
             _say("error: " + "; ".join(sentences))
             return 2
+    if where := _inside_plugin(error):
+        _say(f"error: {where}: {type(error).__name__}: {error}")
+        _say("`bench --debug …` with the same command shows the whole traceback")
+        return 2
     _say(f"a fault of Twinserve, not of your input: {type(error).__name__}: {error}")
     _say("`bench --debug …` with the same command shows where; please report it")
     return BUG
+
+
+def _inside_plugin(error: Exception) -> str:
+    """The innermost line of a user's own module that an exception passed through, or ""."""
+    from workloads.registry import MARK
+
+    where, trace = "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        module = sys.modules.get(str(frame.f_globals.get("__name__", "")).partition(".")[0])
+        if hasattr(module, MARK):
+            where = f"{frame.f_code.co_filename}:{trace.tb_lineno}: in {frame.f_code.co_name}"
+        trace = trace.tb_next
+    return where
 
 
 def _say(text: str) -> None:
