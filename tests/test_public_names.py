@@ -77,7 +77,7 @@ def test_a_run_from_python(workload: Path, tmp_path: Path) -> None:
         twinserve.run(workload, out=tmp_path / "out")
     loaded = twinserve.load_workload(workload, ["traffic.synthetic.requests=5"])
     assert isinstance(loaded, twinserve.Workload)
-    assert twinserve.summarize(twinserve.run(loaded, stretch=False)) == summary
+    assert twinserve.summarize(twinserve.run(loaded)) == summary
 
 
 @pytest.mark.parametrize(
