@@ -268,11 +268,14 @@ def size_report(
     quantizations: tuple[str, ...] = ("auto", "fp8", "awq-int4"),
     tensors: tuple[int, ...] = (1, 2, 4, 8),
     contexts: tuple[int, ...] = (2048, 4096, 8192, 32768),
+    kv_bytes: int | None = None,
 ) -> list[SizeRow]:
     """What fits how often: every quantization × tensor degree, with the requests that fit at each context length.
 
     Only lengths up to the model's limit are listed. Configurations that do not fit carry the reason in `problem`;
     the length limit itself is not enforced here (a pool smaller than one longest request is still shown).
+    With `kv_bytes` each GPU has that much for KV, whatever else it holds: the rule of thumb
+    `KV memory / (context × bytes a token)`.
     """
     rows = []
     lengths = tuple(c for c in contexts if c <= context_limit(model, config)) or (context_limit(model, config),)
@@ -284,6 +287,10 @@ def size_report(
             except InputError as error:
                 rows.append(SizeRow(name, tensor, None, (), str(error)))
                 continue
+            if kv_bytes is not None:
+                blocks = kv_bytes // (budget.bytes_per_token * budget.block_size)
+                tokens = blocks * budget.block_size
+                budget = replace(budget, kv_bytes=kv_bytes, blocks=blocks, kv_tokens=tokens, unused_bytes=0)
             if budget.kv_bytes <= 0:
                 problem = f"weights take {_gib(budget.weight_bytes)} of {_gib(budget.total_bytes)} a GPU"
                 rows.append(SizeRow(name, tensor, budget, (), problem))

@@ -34,6 +34,10 @@ Contexts = Annotated[
     list[int] | None,
     typer.Option(min=1, metavar="N", help="Tokens a request; may be repeated [default: 2048 … 32768]."),
 ]
+KVMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="KV memory of a GPU, such as 40GiB, instead of sizing it."),
+]
 Utilization = Annotated[float | None, typer.Option(min=0.0, max=1.0, metavar="X", help="Instead of the preset's.")]
 
 
@@ -46,6 +50,7 @@ def size(
     tensor: Tensors = None,
     context: Contexts = None,
     memory_utilization: Utilization = None,
+    kv_memory: KVMemory = None,
     json: options.Json = False,
 ) -> None:
     """What fits into the memory of a GPU.
@@ -57,6 +62,7 @@ def size(
       bench size meta-llama/Meta-Llama-3-8B --gpu h100-sxm
       bench size llama-2-70b --gpu a100-sxm-80gb --kv-dtype fp8 --tensor 4 --tensor 8
       bench size ./my-model --gpu l40s --quantization fp8 --context 4096
+      bench size llama-3.1-8b --gpu a100-sxm --quantization fp16 --tensor 1 --kv-memory 40GiB
     """
     from sim.hardware import load_gpu
     from sim.memory import size_report
@@ -80,7 +86,8 @@ def size(
             load_weight_mode(name)
     asked = {"quantizations": quantization, "tensors": tensor, "contexts": sorted(context or ())}
     chosen = {key: tuple(value) for key, value in asked.items() if value}
-    rows = size_report(spec, card, config, **chosen)
+    pool = None if kv_memory is None else _bytes(kv_memory)
+    rows = size_report(spec, card, config, kv_bytes=pool, **chosen)
     if json:
         from experiments.cli.run import print_json
 
@@ -89,6 +96,16 @@ def size(
     billions, memory = spec.params_total / 1e9, card.memory_bytes / GIB
     typer.echo(f"{spec.name} on {card.name}: {billions:.2f}e9 parameters, {memory:.1f} GiB a GPU")
     _table(rows)
+
+
+def _bytes(text: str) -> int:
+    from experiments.units import parse_bytes
+    from workloads.errors import InputError, Place
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise InputError(str(error), place=Place(key="--kv-memory")) from None
 
 
 def _plain(row: SizeRow) -> dict:

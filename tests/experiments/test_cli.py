@@ -179,6 +179,21 @@ def test_the_comments_of_the_template_are_valid_too(tmp_path: Path) -> None:
     assert found.engine.scheduler.name == "chunked-prefill" and found.engine.kv.dtype == "fp8" and found.sweep
 
 
+@pytest.mark.parametrize(("memory", "at_4k", "at_32k"), [("40GiB", 80, 10), ("40GB", 74, 9)])
+def test_size_of_a_given_kv_memory_is_the_rule_of_thumb(memory: str, at_4k: int, at_32k: int) -> None:
+    what = ("llama-3.1-8b", "--gpu", "a100-sxm", "--quantization", "fp16", "--tensor", "1")
+    done = bench("size", *what, "--kv-memory", memory, "--context", "4096", "--context", "32768", "--json")
+    assert json.loads(done.stdout)[0]["requests"] == {"4096": at_4k, "32768": at_32k}
+
+
+@pytest.mark.parametrize("memory", ["40", "-3GiB", "lots"])
+def test_size_wants_a_unit_for_kv_memory(memory: str) -> None:
+    done = bench("size", "llama-3.1-8b", "--gpu", "a100-sxm", f"--kv-memory={memory}")
+    assert done.exit_code == 2
+    assert "--kv-memory" in done.output
+    assert "40GiB" in done.output
+
+
 def test_size_counts_like_the_memory_model() -> None:
     done = bench(
         "size",
