@@ -39,6 +39,7 @@ class LoadDriver:
         self.sent = np.full(len(traffic), np.nan)
         self.count = 0
         self._heap: list[tuple[float, int]] = []  # (time in the queue, row), of rows that were sent
+        self._left: dict[int, int] = {}  # first turn's row → turns of the session that are sent and not over, if not one
         self._closed = concurrency > 0
         if self._closed:
             self._rows, self._times = roots.tolist(), []
@@ -96,19 +97,24 @@ class LoadDriver:
 
     def finished(self, row: int, time: float) -> None:
         """The answer of a row is complete at the client (or the row was refused)."""
-        children = self._children.get(row) if self._children else None
-        if children:
-            for child in children:
-                self._send(child, time + float(self._traffic.think[child]))
-        elif self._closed:
-            self._start_session(time)
+        children = self._children.get(row, ())
+        for child in children:
+            self._send(child, time + float(self._traffic.think[child]))
+        if self._closed:
+            self._settle(row, len(children), time)
 
     def refused(self, row: int, time: float) -> None:
-        """A row cannot be served: neither can the turns after it, since their prompts contain its answer."""
-        stack = list(self._children.get(row, ()))
-        while stack:
-            stack += self._children.get(stack.pop(), ())
+        """A row cannot be served; the turns after it are never sent, since their prompts contain its answer."""
         if self._closed:
+            self._settle(row, 0, time)
+
+    def _settle(self, row: int, more: int, time: float) -> None:
+        """A row is over and `more` follow from it; when nothing of its session is left, the next session takes its place."""
+        while (parent := int(self._traffic.parent[row])) >= 0:
+            row = parent
+        left = self._left[row] = self._left.get(row, 1) - 1 + more
+        if not left:
+            del self._left[row]
             self._start_session(time)
 
     def _start_session(self, time: float) -> None:

@@ -79,11 +79,14 @@ class Replica:
             max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch,
         )  # fmt: skip
         if self.driver.listens:
-            self.engine.on_finish = lambda row, now: self.driver.finished(row, now + self.token_delay)
+            self.engine.on_finish = self._finished
         self.refused: dict[int, str] = {}
         self.plans = 0
         self.total = len(traffic)
         self._progress = progress
+
+    def _finished(self, row: int, now: float) -> None:
+        self.driver.finished(row, now + self.token_delay)
 
     def serve(self) -> tuple[float, bool]:
         """Run to the end.
