@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -28,15 +30,16 @@ CHAT = {
 
 
 def workload(changes: dict[str, Any] | None = None, base: dict | None = None):
-    """`base` with dotted keys changed; a key whose value is None is removed."""
+    """`base` with dotted keys changed, in their order."""
     tree = json.loads(json.dumps(CHAT if base is None else base))
     for key, value in (changes or {}).items():
         *sections, last = key.split(".")
         node = tree
         for section in sections:
             node = node.setdefault(section, {})
-        node[last] = value
-    return build_workload(Source(json.dumps(tree), "test.json"))
+        node[last] = copy.deepcopy(value)
+    text = re.sub(r'"(\d+)":', r"\1:", json.dumps(tree))  # YAML's keys may be numbers, as those of a mix are
+    return build_workload(Source(text, "test.yaml"))
 
 
 def run(changes: dict[str, Any] | None = None, base: dict | None = None, **options) -> RunData:
