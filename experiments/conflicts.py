@@ -107,7 +107,8 @@ def _scheduler(draft: Draft) -> None:
         draft.give_way("depth", 1, "a static batch runs one step at a time")
         draft.give_way("scheduler.victim", "none", "a static batch is never preempted")
         draft.give_way("scheduler.preemption", "recompute", "a static batch is never preempted")
-        if draft.sources["scheduler.max_num_seqs"] != USER and draft["scheduler.max_num_seqs"] > 32:
+        seats_of_another = draft.user("scheduler.name") and not draft.user("scheduler.max_num_seqs")
+        if seats_of_another and draft["scheduler.max_num_seqs"] > 32:
             draft.give_way("scheduler.max_num_seqs", 32, "a static batch is formed of at most this many")
         if not draft.user("scheduler.max_num_batched_tokens"):
             draft.values["scheduler.max_num_batched_tokens"] = NO_BUDGET

@@ -188,6 +188,7 @@ PRESETS: dict[str, Preset] = {
         "TensorRT-LLM with STATIC_BATCH: a new batch only when nothing is active",
         engine={"depth": 1},
         scheduler={"name": "static", "pad": False, "victim": "none", "max_num_batched_tokens": _UNLIMITED},
+        kv={"prefix_caching": False},
     ),
     "lightllm": Preset(
         "LightLLM: token-level KV, admission by the future peak, a prefill every few decode steps",

@@ -238,6 +238,6 @@ def test_traffic_that_looks_wrong_is_refused_unless_asked_for(tmp_path: Path) ->
     rows = "".join(f"{i * 1_000_000},50,5\n" for i in range(30))
     (tmp_path / "t.csv").write_text("arrival,input_tokens,output_tokens\n" + rows)
     trace = {"traffic.trace": {"path": str(tmp_path / "t.csv")}}
-    with pytest.raises(InputError, match="look like milliseconds read as seconds.*accept_implausible: true"):
+    with pytest.raises(InputError, match=r"look like milliseconds read as seconds.*accept_implausible: true"):
         run(trace, TRACED)
     assert len(run({**trace, "traffic.trace.accept_implausible": True}, TRACED).requests) == 30
