@@ -27,7 +27,7 @@ lint: $(DEV)
 	$(BIN)/ruff format --check .
 
 bench: $(DEV)
-	$(BIN)/python -m pytest --benchmark-only $(ARGS)
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=min,median,rounds $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; make PYTHON=python3.11")'
