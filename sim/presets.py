@@ -23,7 +23,7 @@ class Preset:
     Attributes:
         summary: one line for `bench list presets`.
         engine, scheduler, kv: field values that it sets.
-        sources: dotted field → where the value is from.
+        sources: dotted field → where the value is from; `*` is for fields without an entry of their own.
         refuses: what it does not do, as dotted field → values, with the reason; a user who asks for it gets an error.
     """
 
@@ -53,6 +53,7 @@ _V1 = Preset(
         "memory_utilization": 0.9,
     },
     sources={
+        "*": _VLLM_SCHED,
         "scheduler.name": _VLLM_SCHED, "scheduler.gate": "vllm/v1/core/kv_cache_manager.py", "scheduler.victim": _VLLM_SCHED,
         "scheduler.max_num_seqs": _VLLM_ARGS, "scheduler.max_num_batched_tokens": _VLLM_ARGS,
         "kv.block_size": "vllm/config/cache.py", "kv.prefix_caching": _VLLM_ARGS, "kv.register": "vllm/v1/core/block_pool.py",
@@ -73,6 +74,7 @@ _SGLANG = Preset(
         "memory_utilization": 0.88,
     },
     sources={
+        "*": "sglang/srt/managers/scheduler.py",
         "scheduler.gate": _SGL_POLICY, "scheduler.victim": "sglang/srt/managers/schedule_batch.py (retract_decode)",
         "scheduler.max_num_batched_tokens": f"{_SGL_ARGS} (chunked_prefill_size)", "scheduler.policy": _SGL_ARGS,
         "scheduler.requeue": "sglang/srt/managers/scheduler.py", "kv.memory_utilization": f"{_SGL_ARGS} (mem_fraction_static)",
@@ -93,6 +95,7 @@ _TRT = Preset(
         "memory_utilization": 0.9,
     },
     sources={
+        "*": "TensorRT-LLM docs (in-flight batching, KV cache system)",
         "scheduler.gate": _TRT_CAPACITY, "scheduler.name": "tensorrt_llm cpp/batch_manager/microBatchScheduler.cpp",
         "scheduler.max_num_seqs": "TensorRT-LLM docs (max_batch_size)", "kv.memory_utilization": "TensorRT-LLM docs "
         "(free_gpu_memory_fraction, of memory free after load)", "kv.block_size": "TensorRT-LLM docs (tokens_per_block)",
@@ -119,6 +122,7 @@ PRESETS: dict[str, Preset] = {
         },
         kv={"allocator": "contiguous", "slab": "max-length", "prefix_caching": False, "register": "computed"},
         sources={
+            "*": "NVIDIA/FasterTransformer docs/gpt_guide.md",
             "scheduler.name": "NVIDIA/FasterTransformer docs/gpt_guide.md", "kv.slab": "FasterTransformer ParallelGpt.cc",
             "scheduler.max_num_seqs": "set by hand in such systems, 8 to 128",
         },
@@ -136,6 +140,7 @@ PRESETS: dict[str, Preset] = {
         },
         kv={"allocator": "contiguous", "slab": "max-length", "prefix_caching": False, "register": "computed"},
         sources={
+            "*": "Yu et al., Orca, OSDI '22",
             "scheduler.max_num_seqs": "microsoft/vidur orca_replica_scheduler.py",
             "kv.slab": "Orca (Max) in the PagedAttention paper, arXiv 2309.06180",
         },
@@ -153,6 +158,7 @@ PRESETS: dict[str, Preset] = {
         },
         kv={"allocator": "paged", "block_size": 16, "prefix_caching": False, "register": "scheduled", "swap_gib": 4.0},
         sources={
+            "*": "vllm/core/scheduler.py, 2024",
             "scheduler.gate": "vllm/core/block_manager.py", "scheduler.max_num_seqs": "vllm/config.py, 2024",
             "scheduler.max_num_batched_tokens": "vllm/config.py, 2024: max(max_model_len, 2048)",
             "kv.swap_gib": "vllm/config.py, 2024 (swap_space)",
@@ -202,6 +208,7 @@ PRESETS: dict[str, Preset] = {
             "memory_utilization": 0.9,
         },
         sources={
+            "*": "lightllm/server/router/manager.py",
             "scheduler.gate": "lightllm/server/router/req_queue/chunked_prefill/impl.py",
             "scheduler.max_num_seqs": "lightllm/server/api_cli.py (running_max_req_size)",
             "scheduler.max_num_batched_tokens": "lightllm/server/api_cli.py (chunked_prefill_size)",

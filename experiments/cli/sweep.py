@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from experiments.sweep import SweepResult
 
 INTERRUPTED = 130
+# Figures of a point, the most wanted first: a narrow window has room for the first few.
+COLUMNS = (
+    ("output tok/s", "output_throughput"), ("p95 TTFT ms", "p95_ttft_ms"), ("p50 TPOT ms", "median_tpot_ms"),
+    ("req/s", "request_throughput"), ("p50 TTFT ms", "median_ttft_ms"), ("p95 TPOT ms", "p95_tpot_ms"),
+)  # fmt: skip
 
 
 def sweep(
@@ -117,23 +122,23 @@ def _show(result: SweepResult) -> None:
     from reports.wording import clean, number
 
     console = stdout()
+    names = [[_value(value) for value in point.values.values()] for point in result.points]
+    titles = [key.rsplit(".", 1)[-1] for key in result.axes]
+    room = console.width - sum(max(map(len, column)) + 3 for column in zip(titles, *names, strict=True)) - 1
+    columns = COLUMNS[: max(1, sum(room >= 15 * (i + 1) for i in range(len(COLUMNS))))]
     table = Table(title=Text(clean(result.name, 80), "bold"), title_justify="left")
-    for key in result.axes:
-        numbers = all(isinstance(value, int | float) for value in result.axes[key])
-        table.add_column(key.rsplit(".", 1)[-1], justify="right" if numbers else "left", overflow="fold")
-    columns = (
-        ("output tok/s", "output_throughput"), ("req/s", "request_throughput"), ("p50 TTFT ms", "median_ttft_ms"),
-        ("p95 TTFT ms", "p95_ttft_ms"), ("p50 TPOT ms", "median_tpot_ms"), ("p95 TPOT ms", "p95_tpot_ms"),
-    )  # fmt: skip
+    for title, values in zip(titles, result.axes.values(), strict=True):
+        numbers = all(isinstance(value, int | float) for value in values)
+        table.add_column(title, justify="right" if numbers else "left", overflow="fold")
     for title, _ in columns:
         table.add_column(title, justify="right")
-    for point in result.points:
-        cells = [Text(clean(_value(value), 40)) for value in point.values.values()]
+    for point, cells in zip(result.points, names, strict=True):
+        row = [Text(cell) for cell in cells]
         if point.summary:
-            cells += [Text(number(point.summary.get(key))) for _, key in columns]
+            row += [Text(number(point.summary.get(key))) for _, key in columns]
         else:
-            cells.append(Text("failed", "red") if point.error else Text("not run", "dim"))
-        table.add_row(*cells)
+            row.append(Text("failed", "red") if point.error else Text("not run", "dim"))
+        table.add_row(*row)
     console.print(table)
     for point in result.points:
         if point.error:
