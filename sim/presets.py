@@ -53,7 +53,8 @@ _V1 = Preset(
         "memory_utilization": 0.9,
     },
     sources={
-        "*": _VLLM_SCHED,
+        "*": _VLLM_SCHED, "kv.allocator": "vllm/v1/core/kv_cache_manager.py",
+        "kv.memory_rule": "vllm/v1/worker/gpu_worker.py (determine_available_memory)",
         "scheduler.name": _VLLM_SCHED, "scheduler.gate": "vllm/v1/core/kv_cache_manager.py", "scheduler.victim": _VLLM_SCHED,
         "scheduler.max_num_seqs": _VLLM_ARGS, "scheduler.max_num_batched_tokens": _VLLM_ARGS,
         "kv.block_size": "vllm/config/cache.py", "kv.prefix_caching": _VLLM_ARGS, "kv.register": "vllm/v1/core/block_pool.py",
@@ -74,7 +75,10 @@ _SGLANG = Preset(
         "memory_utilization": 0.88,
     },
     sources={
-        "*": "sglang/srt/managers/scheduler.py",
+        "*": "sglang/srt/managers/scheduler.py", "scheduler.max_partial_prefills": _SGL_POLICY,
+        "scheduler.max_num_seqs": "sglang/srt/model_executor/model_runner.py (2,048 to 4,096, by memory)",
+        "kv.allocator": "sglang/srt/mem_cache/radix_cache.py", "kv.block_size": f"{_SGL_ARGS} (page_size)",
+        "kv.prefix_caching": f"{_SGL_ARGS} (disable_radix_cache)", "kv.memory_rule": f"{_SGL_ARGS} (mem_fraction_static)",
         "scheduler.gate": _SGL_POLICY, "scheduler.victim": "sglang/srt/managers/schedule_batch.py (retract_decode)",
         "scheduler.max_num_batched_tokens": f"{_SGL_ARGS} (chunked_prefill_size)", "scheduler.policy": _SGL_ARGS,
         "scheduler.requeue": "sglang/srt/managers/scheduler.py", "kv.memory_utilization": f"{_SGL_ARGS} (mem_fraction_static)",
@@ -95,7 +99,8 @@ _TRT = Preset(
         "memory_utilization": 0.9,
     },
     sources={
-        "*": "TensorRT-LLM docs (in-flight batching, KV cache system)",
+        "*": "TensorRT-LLM docs (in-flight batching, KV cache system)", "scheduler.victim": _TRT_CAPACITY,
+        "scheduler.hold_shared": _TRT_CAPACITY, "scheduler.chunk_unit": "tensorrt_llm cpp/batch_manager/microBatchScheduler.cpp",
         "scheduler.gate": _TRT_CAPACITY, "scheduler.name": "tensorrt_llm cpp/batch_manager/microBatchScheduler.cpp",
         "scheduler.max_num_seqs": "TensorRT-LLM docs (max_batch_size)", "kv.memory_utilization": "TensorRT-LLM docs "
         "(free_gpu_memory_fraction, of memory free after load)", "kv.block_size": "TensorRT-LLM docs (tokens_per_block)",
@@ -158,7 +163,9 @@ PRESETS: dict[str, Preset] = {
         },
         kv={"allocator": "paged", "block_size": 16, "prefix_caching": False, "register": "scheduled", "swap_gib": 4.0},
         sources={
-            "*": "vllm/core/scheduler.py, 2024",
+            "*": "vllm/core/scheduler.py, 2024", "kv.allocator": "vllm/core/block_manager.py",
+            "kv.block_size": "vllm/config.py, 2024", "kv.prefix_caching": "vllm/config.py, 2024",
+            "kv.register": "vllm/core/block_manager.py", "scheduler.watermark": "vllm/core/block_manager.py",
             "scheduler.gate": "vllm/core/block_manager.py", "scheduler.max_num_seqs": "vllm/config.py, 2024",
             "scheduler.max_num_batched_tokens": "vllm/config.py, 2024: max(max_model_len, 2048)",
             "kv.swap_gib": "vllm/config.py, 2024 (swap_space)",
@@ -208,7 +215,12 @@ PRESETS: dict[str, Preset] = {
             "memory_utilization": 0.9,
         },
         sources={
-            "*": "lightllm/server/router/manager.py",
+            "*": "lightllm/server/router/manager.py", "scheduler.victim": "lightllm/server/router/pause_strategy.py",
+            "scheduler.requeue": "lightllm/server/router/pause_strategy.py",
+            "kv.allocator": "LightLLM docs (token attention, prompt cache)",
+            "kv.block_size": "LightLLM docs (token attention)", "kv.prefix_caching": "LightLLM docs (prompt cache)",
+            "kv.register": "LightLLM docs (prompt cache)", "kv.memory_rule": "lightllm/server/api_cli.py (mem_fraction)",
+            "kv.memory_utilization": "lightllm/server/api_cli.py (mem_fraction)",
             "scheduler.gate": "lightllm/server/router/req_queue/chunked_prefill/impl.py",
             "scheduler.max_num_seqs": "lightllm/server/api_cli.py (running_max_req_size)",
             "scheduler.max_num_batched_tokens": "lightllm/server/api_cli.py (chunked_prefill_size)",
