@@ -104,34 +104,33 @@ class BlockPool:
         queue = self._queue
         taken: array[int] | None = None
         while True:
-            piece = next(iter(queue))
+            piece, _ = queue.popitem(last=False)
             run = piece.run
-            blocks = run.blocks
             have = piece.high - piece.low
-            if have > count:
+            if have > count:  # the rest keeps its place
+                queue[piece] = None
+                queue.move_to_end(piece, last=False)
                 piece.high -= count
-                part = blocks[-count:]
-                del blocks[-count:]
+                part = run.blocks[-count:]
+                del run.blocks[-count:]
                 have = count
-            else:
-                del queue[piece]
+            elif piece.low:
+                part = run.blocks[-have:]
+                del run.blocks[-have:]
                 del run.pieces[0]
-                if piece.low:
-                    part = blocks[-have:]
-                    del blocks[-have:]
-                else:  # the whole run
-                    part, run.blocks = blocks, array("i")
-                    if run.key is not None:
-                        del self.index[run.key]
+            else:  # the whole run, which nobody can reach any more
+                part = run.blocks
+                if run.key is not None:
+                    del self.index[run.key]
             if run.key is not None:
                 self.cached -= have
-            count -= have
             if taken is None:
                 taken = part
             else:
                 taken += part
-            if not count:
+            if have == count:
                 return taken
+            count -= have
 
     def join(self, run: Run, depth: int) -> None:
         """Use the first `depth` blocks of a run too, taking those that are free out of the queue."""
