@@ -1,0 +1,1 @@
+"""Operators of a decoder-only transformer, and who implements them."""

@@ -1,0 +1,84 @@
+"""Attention to paged keys and values in plain torch, accumulated in float32.
+
+Sequences with one query (decoding) are computed together, a few dozen of about equal length at a time; those with more, one
+by one. Only keys within a sequence's length reach the arithmetic, so that whatever lies in the rest of a page, even NaN, has no
+influence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backends.ops.base import PackedBatch
+
+_TOGETHER = 32
+"""Decoding sequences in one padded product; sorted by length first, so that the padding is small."""
+
+
+def paged_attention(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, scale: float, window: int, softcap: float
+) -> Tensor:
+    """See `backends.ops.base.Operators.attention`."""
+    out = torch.zeros_like(q)
+    starts = np.concatenate(([0], np.cumsum(batch.queries)))
+    single = np.flatnonzero((batch.queries == 1) & (batch.lengths > 0))
+    single = single[np.argsort(batch.lengths[single], kind="stable")]
+    for first in range(0, len(single), _TOGETHER):
+        part = single[first : first + _TOGETHER]
+        rows = torch.as_tensor(starts[part], device=q.device)
+        out[rows] = _decode(q[rows], k_pages, v_pages, batch, part, scale, window, softcap)
+    for index in np.flatnonzero((batch.queries > 1) & (batch.lengths > 0)).tolist():
+        mine = slice(int(starts[index]), int(starts[index + 1]))
+        table = batch.block_tables[index]
+        out[mine] = _prefill(q[mine], k_pages, v_pages, table, int(batch.lengths[index]), scale, window, softcap)
+    return out
+
+
+def _prefill(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, table: Tensor, length: int, scale: float, window: int, softcap: float
+) -> Tensor:
+    """One sequence's queries [n, heads, dim]."""
+    size = k_pages.shape[1]
+    pages = table[: -(-length // size)]
+    k, v = (side[pages].flatten(0, 1)[:length].float() for side in (k_pages, v_pages))
+    count, heads, dim = q.shape
+    group = heads // k.shape[1]
+    grouped = q.float().reshape(count, -1, group, dim)
+    scores = _capped(torch.einsum("nhgd,mhd->hgnm", grouped, k) * scale, softcap)
+    place = torch.arange(length - count, length, device=q.device)[:, None]
+    key = torch.arange(length, device=q.device)[None, :]
+    hidden = key > place
+    if window:
+        hidden |= key <= place - window
+    weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+    return torch.einsum("hgnm,mhd->nhgd", weights, v).reshape(count, heads, dim).to(q.dtype)
+
+
+def _decode(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, part: np.ndarray, scale: float, window: int, softcap: float
+) -> Tensor:  # fmt: skip
+    """One query each [n, heads, dim] of the sequences `part`."""
+    size = k_pages.shape[1]
+    index = torch.as_tensor(part, device=q.device)
+    longest = int(batch.lengths[part].max())
+    lengths = batch.kv_lengths[index][:, None]
+    key = torch.arange(longest, device=q.device)[None, :]
+    hidden = key >= lengths
+    if window:
+        hidden |= key < lengths - window
+    reach = torch.arange(-(-longest // size), device=q.device)[None, :]
+    first = batch.block_tables[index, :1]
+    pages = torch.where(reach * size < lengths, batch.block_tables[index, : reach.shape[1]], first)
+    k, v = (side[pages].flatten(1, 2)[:, :longest].float() for side in (k_pages, v_pages))
+    v = v.masked_fill(hidden[:, :, None, None], 0.0)  # a weight of 0 does not silence NaN
+    count, heads, dim = q.shape
+    grouped = q.float().reshape(count, k.shape[2], -1, dim)
+    scores = _capped(torch.einsum("nhgd,nmhd->nhgm", grouped, k) * scale, softcap)
+    weights = torch.softmax(scores.masked_fill(hidden[:, None, None, :], float("-inf")), dim=-1)
+    return torch.einsum("nhgm,nmhd->nhgd", weights, v).reshape(count, heads, dim).to(q.dtype)
+
+
+def _capped(scores: Tensor, softcap: float) -> Tensor:
+    return softcap * torch.tanh(scores / softcap) if softcap else scores
