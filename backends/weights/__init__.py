@@ -1,0 +1,1 @@
+"""Weights: reading checkpoints, making them up, and writing small ones."""

@@ -1,0 +1,111 @@
+"""From a model's folder to a model on a device, one tensor at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from backends.model.architecture import Architecture, read_architecture
+from backends.model.model import Model
+from backends.model.parameters import Parameters, allocate
+from backends.ops.base import Operators
+from backends.ops.reference import ReferenceOperators
+from backends.weights.dummy import fill_randomly
+from backends.weights.files import weight_files
+from backends.weights.names import IGNORED, places
+from workloads.errors import InputError, Place, unknown_name
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+LOADS = {"auto": "the checkpoint's own weights", "dummy": "random weights of the right shapes"}
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes loaded, bytes in all)."""
+
+
+def load_model(
+    path: Path | str, *, device: torch.device | str = "cpu", dtype: str = "auto", load: str = "auto", seed: int = 0,
+    operators: Operators | None = None, progress: Progress | None = None,
+) -> Model:  # fmt: skip
+    """A model from a local Hugging Face folder.
+
+    Args:
+        path: the folder; for `load="dummy"` a `config.json` will do.
+        dtype: of weights and activations: `bf16`, `fp16`, `fp32`, or `auto` for the checkpoint's own.
+        load: `auto` reads the weights, `dummy` makes them up from `seed`.
+        operators: who computes; plain torch by default.
+
+    Raises:
+        InputError: a missing, damaged or unsupported file.
+    """
+    if load not in LOADS:
+        raise unknown_name("way to load", load, LOADS)
+    path = Path(path)
+    architecture = read_architecture(path)
+    name = architecture.spec.dtype if dtype == "auto" else dtype
+    if name not in DTYPES:
+        raise unknown_name("dtype", name, DTYPES)
+    files = weight_files(path) if load == "auto" else []  # complains before it takes the memory
+    parameters = allocate(architecture, DTYPES[name], device)
+    if load == "dummy":
+        fill_randomly(architecture, parameters, seed, progress)
+    else:
+        load_weights(architecture, parameters, files, progress)
+    return Model(architecture, parameters, operators or ReferenceOperators())
+
+
+def load_weights(
+    architecture: Architecture, parameters: Parameters, files: list[Path], progress: Progress | None = None
+) -> None:
+    """Fill `parameters` from safetensors files. Beside them no more than one tensor is held in memory.
+
+    Raises:
+        InputError: a damaged file, a tensor that is missing, unknown, or of another shape than the architecture says.
+    """
+    wanted = places(architecture, parameters)
+    total = sum(tensor.nbytes for tensor in wanted.values())
+    done = 0
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 (not a dict)
+                    target = wanted.pop(name, None)
+                    if target is None:
+                        _check_unknown(name, architecture, file)
+                        continue
+                    _fill(target, shard.get_tensor(name), name, file)
+                    done += target.nbytes
+                    if progress is not None:
+                        progress(done, total)
+        except SafetensorError as error:
+            raise InputError(f"is damaged: {error}", place=Place(str(file))) from None
+    if wanted:
+        names = sorted(wanted)
+        raise InputError(
+            f"{len(names)} tensors are missing, the first is {names[0]}", place=Place(str(files[0].parent)),
+            hint="config.json and the weights must come from the same checkpoint",
+        )  # fmt: skip
+
+
+def _fill(target: Tensor, found: Tensor, name: str, file: Path) -> None:
+    if found.shape != target.shape:
+        raise InputError(
+            f"{name} has shape {list(found.shape)}, the architecture needs {list(target.shape)}", place=Place(str(file)),
+            hint="config.json and the weights must come from the same checkpoint",
+        )  # fmt: skip
+    if not found.is_floating_point():
+        raise InputError(f"{name} holds {found.dtype}: quantised weights cannot be run yet", place=Place(str(file)))
+    target.copy_(found)
+
+
+def _check_unknown(name: str, architecture: Architecture, file: Path) -> None:
+    tied_head = name == "lm_head.weight" and architecture.spec.tied
+    if tied_head or name.endswith(IGNORED):
+        return
+    raise InputError(
+        f"tensor {name} has no place in a {architecture.spec.family} of {architecture.spec.layers} layers",
+        place=Place(str(file)), hint="config.json and the weights must come from the same checkpoint",
+    )  # fmt: skip
