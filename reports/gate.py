@@ -77,7 +77,7 @@ class GateResult:
                 c.metric,
                 _figure(c.before),
                 "-" if c.after is None else _figure(c.after),
-                "-" if c.change is None else f"{c.change:+.2%}",
+                "-" if c.change is None else f"{c.change:+.2%}" if abs(c.change) < 10 else f"x {1 + c.change:,.0f}",
                 f"{'-' if c.better == HIGHER else '+'}{c.tolerance:.2%}",
                 ("ok" if c.passed else "FAIL") + (f": {c.why}" if c.why else ""),
             )

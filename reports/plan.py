@@ -33,7 +33,7 @@ _SUBJECTS = (
 _KINDS = ("distribution", "process")  # the same inside a group such as `arrivals`
 _SECONDS = ("start", "duration", "batch_wait")
 _TITLES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
-_DECIDING = ("engine.kv.slab",)  # told also where it was left at its default
+_DECIDING = ("engine.kv.slab", "load.mode", "traffic.max_tokens")  # told also where it was left at its default
 _ELSEWHERE = ("engine.kv.capacity_tokens",)  # told in another line
 
 
