@@ -7,6 +7,7 @@ from sim.engine.sequence import DEVICE, Sequence
 from sim.engine.state import EngineState
 from sim.engine.step import Step
 from sim.schedulers.base import BuiltIn
+from sim.schedulers.gates import make_gate
 
 
 class ChunkedPrefill(BuiltIn):
@@ -24,8 +25,9 @@ class ChunkedPrefill(BuiltIn):
 
     def __init__(self, config: SchedulerConfig) -> None:
         super().__init__(config)
-        self._prefilled_at = -config.prefill_wait_steps  # decode step of the last prefill
+        self._prefilled_at = 0  # decode step before which the last prefill was
         self._longest = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self._steady = make_gate(config).steady
         self._full_since = -1  # how many had left when somebody was refused last, where that latches
 
     def plan(self, step: Step) -> None:
@@ -93,25 +95,30 @@ class ChunkedPrefill(BuiltIn):
                 break
 
     def held_up(self, state: EngineState) -> bool:
-        return state.blocked or (self._full_since == state.admissions - len(state.running) and bool(state.running))
+        if state.blocked:
+            return self._steady or state.seats < 1
+        return self._full_since == state.admissions - len(state.running) and bool(state.running)
 
     def _note_refusal(self, state: EngineState) -> None:
         if self.config.gate == "ratio" and state.blocked:
             self._full_since = state.admissions - len(state.running)
 
     def may_prefill(self, state: EngineState) -> bool:
-        """Whether a prefill-only step is due: always, or (LightLLM) once the decodes had their steps since the last."""
-        wait = self.config.prefill_wait_steps
+        """Whether a prefill-only step may be tried: always, or (LightLLM) right after another, then every so many decodes."""
         return (
-            not wait
+            not self.config.prefill_wait_steps
             or not state.cohort.size
             or bool(state.prefilling)
-            or state.decode_steps - self._prefilled_at >= wait
+            or not self._waited(state)
         )
+
+    def _waited(self, state: EngineState) -> int:
+        """Decode steps since prefilling was last due."""
+        return (state.decode_steps - self._prefilled_at) % self.config.prefill_wait_steps
 
     def stable_steps(self, state: EngineState) -> int:
         steps = super().stable_steps(state)
         wait = self.config.prefill_wait_steps
-        if steps == 1 and wait and not state.swapped:
-            return max(1, wait - (state.decode_steps - self._prefilled_at))
+        if steps == 1 and wait and self.config.prefill == "first" and not state.swapped:
+            return wait - self._waited(state)
         return steps

@@ -20,7 +20,8 @@ class Gate(Protocol):
 
     Attributes:
         reads_totals: whether it reads `state.promised`, `declared` or `long_answers`.
-        steady: a refusal stands until somebody gives memory back, a prefix appears, or another sequence is asked about.
+        steady: a refusal stands until somebody gives memory back, a prefix appears, or another sequence is asked about;
+            otherwise it is asked again at every step.
     """
 
     steady: bool
@@ -143,8 +144,11 @@ class FuturePeak(_Fixed):
     """The highest use that is still to come, if everyone generates all it declared, must stay below the pool's size.
 
     LightLLM (`lightllm/server/router/req_queue`): with sequences sorted by tokens left, descending, the peak is the
-    maximum over i of `left_i × (i + 1) + tokens of the first i + 1`.
+    maximum over i of `left_i × (i + 1) + tokens of the first i + 1`. While a sequence waits the others come closer to their
+    ends, so the peak with it sinks at every step.
     """
+
+    steady = False
 
     def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
         rows = [(s.left, s.known) for s in state.running]
