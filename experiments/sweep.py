@@ -169,7 +169,9 @@ def check_sweep_folder(out: Path) -> None:
 
 def short_name(values: dict[str, Any]) -> str:
     """`load.concurrency 8, engine.preset vllm` as `concurrency 8, preset vllm`."""
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in values.items())
+    from reports.wording import setting
+
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value, 60)}" for key, value in values.items())
 
 
 def _find_finished(points: list[Point], out: Path, overwrite: bool) -> int:

@@ -93,7 +93,12 @@ def _schedulers() -> list[Row]:
 def _allocators() -> list[Row]:
     from sim.kv import ALLOCATORS
 
-    return _classes(ALLOCATORS, "twinserve.allocators")
+    words = {
+        "contiguous": "one slab a sequence, reserved at admission, as before PagedAttention",
+        "paged": "blocks of tokens, shared where their prefixes hash alike (vLLM, TensorRT-LLM)",
+        "radix": "single tokens, in a radix tree of every cached prefix (SGLang, LightLLM)",
+    }
+    return _classes({name: words.get(name, kind) for name, kind in ALLOCATORS.items()}, "twinserve.allocators")
 
 
 def _gates() -> list[Row]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -41,11 +42,19 @@ def test_a_run_is_the_same_bytes_again(workload: Path, tmp_path: Path) -> None:
     assert heads[0]["summary"]["completed"] == 40
 
 
-def test_stepping_and_stretching_are_the_same(workload: Path, tmp_path: Path) -> None:
-    assert bench("run", workload, "--out", tmp_path / "a", "-q").exit_code == 0
-    assert bench("run", workload, "--out", tmp_path / "b", "-q", "--step").exit_code == 0
-    for file in ("requests.parquet", "timeline.parquet"):
+@pytest.mark.parametrize("preset", ["vllm", "vllm@0.8", "sglang", "static"])
+def test_stepping_and_stretching_are_the_same(preset: str, workload: Path, tmp_path: Path) -> None:
+    """Every request and every token, to the bit. (Memory over time is noted at the end of plans, of which there are fewer.)"""
+    options = ("-q", "--set", f"engine.preset={preset}")
+    assert bench("run", workload, "--out", tmp_path / "a", *options).exit_code == 0
+    assert bench("run", workload, "--out", tmp_path / "b", *options, "--step").exit_code == 0
+    for file in ("requests.parquet", "tokens.parquet", "steps.parquet"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    plans = [read_head(tmp_path / name)["host"]["plans"] for name in ("a", "b")]
+    assert plans[0] < plans[1], "it did stretch"
+    found = [read_run(tmp_path / name).timeline for name in ("a", "b")]
+    for column in ("running", "waiting", "output_tokens", "arrivals", "finished", "cached_tokens"):
+        np.testing.assert_array_equal(getattr(found[0], column), getattr(found[1], column))
 
 
 def test_commands_import_nothing_that_takes_seconds(workload: Path, tmp_path: Path) -> None:
