@@ -150,3 +150,22 @@ def test_the_schedulers_of_the_guide_run(write: Callable[..., Path], tmp_path: P
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["summary"]["completed"] == 20
+
+
+def test_traffic_that_was_written_down_gives_the_same_run(write: Callable[..., Path], tmp_path: Path) -> None:
+    """Run, export, replay: prefixes, sessions, priorities and samples survive the trace format."""
+    synthetic = (
+        "{requests: 60, arrivals: {process: gamma, rate: 8, burstiness: 0.5}, input_tokens: {distribution: uniform, low: 20, "
+        "high: 900}, output_tokens: {distribution: zipf, low: 1, high: 200, exponent: 1.1}, priority: {0: 1, 1: 1}, "
+        "n: {1: 4, 2: 1}, prefix: {kind: system-prompts, count: 3, tokens: 300}, sessions: {turns: 3, think: 2s}}"
+    )
+    path = write()
+    common = ["--set", "engine.scheduler.policy=priority", "-q"]
+    made = ["--set", f"traffic.synthetic={synthetic}"]
+    assert bench("run", path, "--out", tmp_path / "a", *common, *made).exit_code == 0
+    done = bench("trace", "synth", path, tmp_path / "t.jsonl.gz", *made)
+    assert done.exit_code == 0, done.output
+    replayed = ["--set", "traffic={max_tokens: exact, trace: {path: t.jsonl.gz}}"]
+    assert bench("run", path, "--out", tmp_path / "b", *common, *replayed).exit_code == 0
+    for file in ("requests.parquet", "tokens.parquet", "steps.parquet", "timeline.parquet"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
