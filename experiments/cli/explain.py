@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from sim.cost.base import OperatorCost, StepShape
 
 GIB = 1 << 30
+_PROMPT, _ROWS = 2048, 32  # tokens of the prefill step, sequences of the decode step, where none are asked for
 
 
 def explain(
     file: options.File,
-    decode: Annotated[int, typer.Option(min=0, metavar="N", help="Sequences that decode in the step.")] = 32,
+    decode: Annotated[int | None, typer.Option(min=0, metavar="N", help="Sequences that decode in the step.")] = None,
     context: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens each of them attends to.")] = 1024,
-    prefill: Annotated[int, typer.Option(min=0, metavar="N", help="Prompt tokens computed in the step.")] = 0,
+    prefill: Annotated[int | None, typer.Option(min=0, metavar="N", help="Prompt tokens computed in it.")] = None,
     backend: options.Backend = None,
     gpu: options.Gpu = None,
     settings: options.Set = None,
     json: options.Json = False,
 ) -> None:
-    """Show settings, memory and a step's cost.
+    """Show settings, memory and what steps cost.
 
-    Every setting with where its value is from, where the memory of a GPU goes, and one step operator by operator.
-    Nothing is run.
+    Every setting with where its value is from, where the memory of a GPU goes, and one prefill step and one decode
+    step operator by operator; or the one step that --decode and --prefill describe. Nothing is run.
 
     \b
     Examples:
@@ -39,15 +40,10 @@ def explain(
       bench explain workload.yaml --prefill 8192 --decode 0 --set engine.quantization=fp8
     """
     from experiments import runner
-    from sim.cost.base import StepShape
-    from workloads.errors import InputError
 
-    if not decode and not prefill:
-        raise InputError("a step needs --decode or --prefill")
+    shapes = _shapes(decode, context, prefill)
     resolved = runner.resolve(options.load(file, settings, backend=backend, gpu=gpu))
-    chunks = ((prefill, 0),) if prefill else ()
-    shape = StepShape(decode, decode * context, chunks, sampled=decode + len(chunks))
-    costs = resolved.cost.explain(shape)
+    steps = [(shape, resolved.cost.step_seconds(shape), resolved.cost.explain(shape)) for shape in shapes]
     if json:
         from experiments.cli.run import print_json
 
@@ -55,20 +51,43 @@ def explain(
             {
                 "config": resolved.config,
                 "memory": asdict(resolved.budget) if resolved.budget else None,
-                "step": {"shape": shape._asdict(), "seconds": resolved.cost.step_seconds(shape)},
-                "operators": [asdict(cost) for cost in costs],
+                "steps": [
+                    {"shape": shape._asdict(), "seconds": seconds, "operators": [asdict(cost) for cost in costs]}
+                    for shape, seconds, costs in steps
+                ],
                 "warnings": resolved.warnings,
             }
         )
         return
+    from rich.text import Text
+
     from experiments.cli.console import stdout
 
     console = stdout()
     _settings(console, resolved.config)
     _memory(console, resolved.budget)
-    _step(console, shape, resolved.cost.step_seconds(shape), costs)
+    sources: dict[str, int] = {}
+    for shape, seconds, costs in steps:
+        _step(console, shape, seconds, costs, sources)
+    console.print("\nwhere the figures are from")
+    for source, number in sources.items():
+        console.print(Text(f"[{number}] {source}"), soft_wrap=not console.is_terminal)
     for warning in resolved.warnings:
         typer.echo(f"warning: {warning}")
+
+
+def _shapes(decode: int | None, context: int, prefill: int | None) -> list[StepShape]:
+    """The step that was asked for, or a prefill step and a decode step."""
+    from sim.cost.base import StepShape
+    from workloads.errors import InputError
+
+    if decode is None and prefill is None:
+        return [StepShape(chunks=((_PROMPT, 0),), sampled=1), StepShape(_ROWS, _ROWS * context, sampled=_ROWS)]
+    rows, tokens = decode or 0, prefill or 0
+    if not rows and not tokens:
+        raise InputError("a step needs --decode or --prefill")
+    chunks = ((tokens, 0),) if tokens else ()
+    return [StepShape(rows, rows * context, chunks, sampled=rows + len(chunks))]
 
 
 def _settings(console: Console, config: dict) -> None:
@@ -104,7 +123,9 @@ def _memory(console: Console, budget: Any) -> None:
     console.print(table)
 
 
-def _step(console: Console, shape: StepShape, seconds: float, costs: list[OperatorCost]) -> None:
+def _step(
+    console: Console, shape: StepShape, seconds: float, costs: list[OperatorCost], sources: dict[str, int]
+) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -114,7 +135,6 @@ def _step(console: Console, shape: StepShape, seconds: float, costs: list[Operat
     table = Table(box=None, pad_edge=False)
     for title in ("operator", "ms", "share", "times", "GFLOP", "MB", "bound by", "source"):
         table.add_column(title, justify="left" if title in ("operator", "bound by") else "right")
-    sources: dict[str, int] = {}
     for cost in sorted(costs, key=lambda cost: -cost.seconds):
         table.add_row(
             cost.name,
@@ -128,6 +148,3 @@ def _step(console: Console, shape: StepShape, seconds: float, costs: list[Operat
             style="" if cost.seconds else "dim",
         )
     console.print(table)
-    console.print("\nwhere the figures are from")
-    for source, number in sources.items():
-        console.print(Text(f"[{number}] {source}"), soft_wrap=not console.is_terminal)

@@ -83,9 +83,20 @@ def test_every_value_says_where_it_is_from(workload: Path) -> None:
     assert engine["kv"]["block_size"] == {"value": 32, "source": "user"}
     assert engine["scheduler"]["max_num_seqs"] == {"value": 32, "source": "user"}
     assert engine["scheduler"]["gate"]["source"] == "preset"
-    total = sum(operator["seconds"] for operator in found["operators"])
-    assert total == pytest.approx(found["step"]["seconds"], rel=1e-6)
+    prefill, decode = found["steps"]
+    assert prefill["shape"]["chunks"] and not prefill["shape"]["decode_rows"]
+    assert decode["shape"]["decode_rows"] and not decode["shape"]["chunks"]
+    for step in (prefill, decode):
+        assert sum(operator["seconds"] for operator in step["operators"]) == pytest.approx(step["seconds"], rel=1e-6)
+        assert all(operator["bound"] and operator["source"] for operator in step["operators"])
     assert bench("explain", workload).exit_code == 0
+
+
+def test_explain_shows_the_step_that_is_asked_for(workload: Path) -> None:
+    done = bench("explain", workload, "--json", "--prefill", "512", "--decode", "0")
+    (step,) = json.loads(done.stdout)["steps"]
+    assert step["shape"]["chunks"] == [[512, 0]]
+    assert bench("explain", workload, "--decode", "0").exit_code == 2
 
 
 @pytest.mark.slow
