@@ -1,0 +1,236 @@
+"""Runs plans on a real model, on any device that torch knows.
+
+Plans are carried out in the order they come: block copies, what goes to the host, what comes back, then all prompt pieces and
+decoding sequences in one forward pass. With two plans in flight the second is packed before the tokens of the first are known
+here; they are on the device, in a list of every sequence's latest token, and never make the way through the host.
+
+Rows that a static batch pads or that have ended in it are not computed.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backends.model.model import Model
+from backends.torch.kv import TokenPagedAllocator, TokenRadixAllocator, page_ids
+from backends.torch.pack import Draw, Row, pack
+from backends.torch.pool import KVPool
+from backends.torch.sampling import SamplingParams
+from backends.torch.tokens import TokenBook, Tokens, Vocabulary
+from sim.engine.plan import StepOutcome, StepPlan
+from sim.engine.sequence import Sequence
+from sim.engine.step import PlanError
+from sim.kv.base import KVAllocator
+from workloads.errors import InputError
+
+_FIRST_PLACES = 64
+
+
+@dataclass(slots=True)
+class Flight:
+    """A plan on its way: the drawn tokens, in the order of `draws`, and on a GPU the event after which they are here."""
+
+    draws: list[Draw]
+    drawn: Tensor | None
+    event: torch.cuda.Event | None
+    end: float
+    steps: int = 1
+
+
+class TorchExecutor:
+    """An executor with weights.
+
+    Args:
+        model: what to run.
+        seed: of made-up prompts and of draws.
+        forced_lengths: answers have exactly as many tokens as their request says, for benchmarks: nothing else ends them.
+        sampling: for requests that were given none of their own.
+
+    Attributes:
+        book: token ids of all sequences.
+        pool: keys and values, once an allocator is attached.
+        logits: of the last step, if `keep_logits` is set; for tests and logprobs.
+    """
+
+    def __init__(
+        self, model: Model, *, seed: int = 0, forced_lengths: bool = False, sampling: SamplingParams | None = None
+    ) -> None:
+        self.model = model
+        self.knows_lengths = forced_lengths
+        architecture = model.architecture
+        self.book = TokenBook(Vocabulary(architecture.spec.vocab, seed, architecture.special_ids))
+        self.pool: KVPool | None = None
+        self.keep_logits = False
+        self.logits: Tensor | None = None
+        self._sampling = sampling or SamplingParams()
+        self._seed = seed
+        self._given: dict[int, tuple[array[int] | None, SamplingParams]] = {}
+        self._latest = torch.zeros(_FIRST_PLACES, dtype=torch.int64, device=model.device)
+        self._free_places = list(range(_FIRST_PLACES - 1, -1, -1))
+        self._zero = time.perf_counter()
+
+    def attach(self, allocator: KVAllocator) -> None:
+        """Make room for the keys and values that `allocator` shares out, and read its block tables from now on."""
+        spec = self.model.architecture.spec
+        size = allocator.block_size
+        self._allocator = allocator
+        self.pool = KVPool(spec, allocator.capacity // size, size, self.model.dtype, self.model.device)
+        if isinstance(allocator, TokenPagedAllocator | TokenRadixAllocator):
+            allocator.book = self.book
+
+    def begin(self, zero: float) -> None:
+        """Times are told from this value of `time.perf_counter()` on."""
+        self._zero = zero
+
+    def clock(self) -> float:
+        """Seconds since `begin`."""
+        return time.perf_counter() - self._zero
+
+    # --- requests
+
+    def give(self, row: int, prompt: Iterable[int] | None = None, sampling: SamplingParams | None = None) -> None:
+        """Say what request `row` really contains, before the engine gets it.
+
+        Args:
+            prompt: token ids; None: they are made up from its spans.
+            sampling: how its tokens are chosen; None: as all others.
+
+        Raises:
+            InputError: a token id that the model does not have.
+        """
+        ids = None if prompt is None else array("i", prompt)
+        vocabulary = self.model.architecture.spec.vocab
+        if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
+            raise InputError(f"request {row}: token ids must be 0 to {vocabulary - 1}, found {min(ids)} to {max(ids)}")
+        self._given[row] = ids, sampling or self._sampling
+
+    def start(self, seq: Sequence, output_tokens: int) -> None:
+        given, sampling = self._given.get(seq.row, (None, self._sampling))
+        ids = self.book.spell(seq.prompt) if given is None else given[:]
+        if len(ids) != seq.prompt_tokens:
+            raise InputError(f"request {seq.row} has {len(ids)} token ids, but says {seq.prompt_tokens}")
+        stops: set[int] = set()
+        if not self.knows_lengths:
+            stops.update(sampling.stop_token_ids)
+            if not sampling.ignore_eos:
+                stops.update(self.model.architecture.stop_ids)
+        self.book[seq] = Tokens(ids, len(ids), output_tokens, frozenset(stops), sampling)
+
+    def length(self, seq: Sequence) -> int:
+        """The length of an answer, where lengths are forced."""
+        return self.book[seq].most
+
+    def forked(self, child: Sequence, tick: int) -> None:
+        """Nothing to do: its first token was drawn with its parent's, and its table is the allocator's."""
+
+    def forget(self, seq: Sequence) -> None:
+        tokens = self.book[seq]
+        tokens.over = True
+        tokens.host = None
+        if tokens.last >= 0:
+            self._free_places.append(tokens.last)
+            tokens.last = -1
+        if not seq.sample:
+            self._given.pop(seq.row, None)
+
+    # --- plans
+
+    def submit(self, plan: StepPlan, now: float, until: float) -> Flight:
+        self._move(plan)
+        rows = self._rows(plan)
+        if not rows:
+            return Flight([], None, None, self.clock())
+        packed = pack(rows, self.pool.page_size, self._latest, self._seed)
+        logits = self.model.forward(packed.batch, self.pool.cache)
+        if self.keep_logits:
+            self.logits = logits
+        if not packed.draws:
+            return self._sent([], None)
+        drawn = self.model.operators.sample(logits, packed.sampling)
+        self._latest[packed.places] = drawn
+        return self._sent(packed.draws, drawn)
+
+    def collect(self, ticket: Flight) -> StepOutcome:
+        if ticket.event is not None:
+            ticket.event.synchronize()
+            ticket.end = self.clock()
+        ended: list[Sequence] = []
+        tokens: dict[Sequence, int] = {}
+        ids = [] if ticket.drawn is None else ticket.drawn.tolist()
+        for (seq, mine, position), token in zip(ticket.draws, ids, strict=True):
+            if mine.over or position < len(mine.ids):
+                continue  # ended or dropped meanwhile; or a sample whose first token was drawn before it had memory
+            tokens[seq] = token
+            if mine.add(token):
+                ended.append(seq)
+                self.book.bind(seq)
+        return StepOutcome((ticket.end,), ended, tokens=tokens)
+
+    def _sent(self, draws: list[Draw], drawn: Tensor | None) -> Flight:
+        if self.model.device.type != "cuda":
+            return Flight(draws, drawn, None, self.clock())
+        if drawn is not None:
+            drawn = torch.empty(drawn.shape, dtype=drawn.dtype, pin_memory=True).copy_(drawn, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return Flight(draws, drawn, event, 0.0)
+
+    def _move(self, plan: StepPlan) -> None:
+        """Carry keys and values about. Copies were asked for before anything of this plan, so they come first; pages that
+        are taken from one sequence may go to another in the same plan, so what leaves comes before what returns."""
+        if plan.copies:
+            self.pool.copy(plan.copies)
+        size = self.pool.page_size
+        for seq, tokens in plan.swapped_out:
+            mine = self.book[seq]
+            pages = mine.pages if mine.released is None else mine.released
+            mine.host = self.pool.take_out(pages[: -(-tokens // size)])
+        for seq, tokens in plan.swapped_in:
+            mine = self.book[seq]
+            self.pool.put_back(page_ids(self._allocator, seq)[: -(-tokens // size)], mine.host)
+            mine.host, mine.stay = None, -1
+
+    # --- rows
+
+    def _rows(self, plan: StepPlan) -> list[Row]:
+        """What is computed: prompt pieces first, as their tables may change until they decode."""
+        rows = []
+        for chunk in plan.chunks:
+            seq, past, count = chunk.seq, chunk.past, chunk.tokens
+            draws = []
+            if chunk.samples:
+                draws = [self._draw(each, past + count) for each in (seq, *seq.siblings)]
+            pages = self._pages(seq, past + count, -1)
+            rows.append(Row(self.book[seq], past, count, pages, draws))
+        for seq in plan.decoding():
+            known = seq.known
+            pages = self._pages(seq, known, seq.join_tick)
+            rows.append(Row(self.book[seq], known - 1, 1, pages, [self._draw(seq, known)]))
+        return rows
+
+    def _draw(self, seq: Sequence, position: int) -> Draw:
+        tokens = self.book[seq]
+        if tokens.last < 0:
+            if not self._free_places:
+                count = len(self._latest)
+                self._latest = torch.cat((self._latest, torch.zeros_like(self._latest)))
+                self._free_places = list(range(2 * count - 1, count - 1, -1))
+            tokens.last = self._free_places.pop()
+        return Draw(seq, tokens, position)
+
+    def _pages(self, seq: Sequence, tokens: int, stay: int) -> np.ndarray:
+        """Pages for the first `tokens` tokens. While a sequence decodes they only become more, so they are kept for a stay."""
+        mine = self.book[seq]
+        need = -(-tokens // self.pool.page_size)
+        if stay < 0 or mine.stay != stay or len(mine.pages) < need:
+            mine.pages, mine.stay = page_ids(self._allocator, seq), stay
+        if len(mine.pages) < need:
+            raise PlanError(f"{seq} has {len(mine.pages)} pages of KV for {tokens} tokens, {need} are needed")
+        return mine.pages

@@ -1,0 +1,106 @@
+"""The simulator's allocators, naming content by token ids, and where a sequence's tokens lie.
+
+Nothing of how memory is shared out differs from simulation: the same code keeps the same pools. What differs is the names of
+content, and that somebody looks which pages a sequence has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+
+from backends.torch.tokens import TokenBook, Tokens
+from sim.engine.sequence import Sequence
+from sim.kv.base import KVAllocator
+from sim.kv.keys import KeyRun
+from sim.kv.paged import PagedAllocator
+from sim.kv.radix import RadixAllocator
+from workloads.traffic import Span
+
+_NOTHING = KeyRun(0, 0, -1)
+"""Stands where a sequence has no full block of known tokens yet; no block of that name is ever cached."""
+
+_UNKNOWN = count(-1, -1)
+"""Contents of tokens that the host does not know yet, each unlike any other."""
+
+
+class BlockKeys:
+    """The key runs of a sequence, one run a block, for as many blocks as its tokens are known. It grows with them.
+
+    A block's key is a 128-bit hash of the key before it and the block's token ids, so equal keys mean equal prefixes.
+    """
+
+    def __init__(self, tokens: Tokens, block: int) -> None:
+        self._tokens = tokens
+        self._block = block
+        self._runs: list[KeyRun] = []
+
+    def _grow(self) -> list[KeyRun]:
+        ids, block, runs = self._tokens.ids, self._block, self._runs
+        done = len(runs)
+        key = runs[-1].key if runs else 0
+        for index in range(done, len(ids) // block):
+            content = key.to_bytes(16, "little") + ids[index * block : (index + 1) * block].tobytes()
+            key = int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "little")
+            runs.append(KeyRun(index, index + 1, key))
+        return runs
+
+    def __iter__(self) -> Iterator[KeyRun]:
+        return iter(self._grow())
+
+    def __getitem__(self, index: int) -> KeyRun:
+        runs = self._grow()
+        return runs[index] if runs else _NOTHING
+
+
+class TokenPagedAllocator(PagedAllocator):
+    """Paged KV whose blocks are named by token ids. `book` is set before the first sequence comes."""
+
+    book: TokenBook
+
+    def keys_of(self, seq: Sequence) -> BlockKeys:
+        """Grows by itself as tokens become known."""
+        return BlockKeys(self.book[seq], self.block_size)
+
+    def release(self, seq: Sequence, *keep: int) -> None:
+        """Also notes where the sequence lay: a swap is carried out after its blocks were taken."""
+        self.book[seq].released = page_ids(self, seq)
+        super().release(seq, *keep)
+
+
+class TokenRadixAllocator(RadixAllocator):
+    """Token-level KV whose tree spells token ids. `book` is set before the first sequence comes."""
+
+    book: TokenBook
+
+    def _content(self, seq: Sequence, tokens: int) -> list[Span]:
+        """A span of one token each, its content the token id; tokens that are not known yet agree with nothing."""
+        spans = self.book[seq].spell_out()[:tokens]
+        if (missing := tokens - len(spans)) > 0:
+            spans.append(Span(next(_UNKNOWN), 0, missing))
+        return spans
+
+    def release(self, seq: Sequence, *keep: int) -> None:
+        """Also notes where the sequence lay: a swap is carried out after its slots were taken."""
+        self.book[seq].released = page_ids(self, seq)
+        super().release(seq, *keep)
+
+
+ALLOCATORS = {
+    "paged": f"{__name__}:TokenPagedAllocator",
+    "radix": f"{__name__}:TokenRadixAllocator",
+}
+"""Name in `kv.allocator` → the plug-in that stands in for it on a real backend."""
+
+
+def page_ids(allocator: KVAllocator, seq: Sequence) -> np.ndarray:
+    """Pages of a sequence in order, of `allocator.block_size` slots each; int64."""
+    if hasattr(allocator, "table"):
+        return np.array(allocator.table(seq), np.int64)
+    if seq.slab:
+        return np.arange(seq.blocks[0], seq.blocks[0] + seq.slab)
+    allocator.settle(seq)
+    return np.array(seq.blocks, np.int64)

@@ -1,0 +1,164 @@
+"""Made-up vocabulary, names of content, pages on the device, and packing."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.0")
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from backends.torch.kv import BlockKeys  # noqa: E402
+from backends.torch.pack import Draw, Row, pack, to_device  # noqa: E402
+from backends.torch.pool import KVPool  # noqa: E402
+from backends.torch.sampling import SamplingParams  # noqa: E402
+from backends.torch.tokens import TokenBook, Tokens, Vocabulary  # noqa: E402
+from sim.engine.sequence import Sequence  # noqa: E402
+from sim.models import load_model as load_spec  # noqa: E402
+from workloads.traffic import Span, answer_content  # noqa: E402
+
+
+def tokens(ids: list[int], prompt: int | None = None, **fields) -> Tokens:
+    return Tokens(array("i", ids), len(ids) if prompt is None else prompt, 100, frozenset(), SamplingParams(), **fields)
+
+
+# --- vocabulary
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(-(2**31), 2**40), st.integers(0, 5000), st.integers(1, 60), st.integers(0, 59), st.integers(0, 2**70)
+)
+def test_a_piece_of_content_is_the_same_however_it_is_cut(content, offset, length, at, seed) -> None:
+    words = Vocabulary(1000, seed, reserved=(0, 1, 999))
+    whole = words.tokens(content, offset, length)
+    cut = min(at, length)
+    parts = [words.tokens(content, offset, cut), words.tokens(content, offset + cut, length - cut)]
+    assert whole.tolist() == np.concatenate(parts).tolist()
+    assert whole.min() >= 2 and whole.max() < 999
+
+
+def test_other_contents_offsets_and_seeds_say_something_else() -> None:
+    words, others = Vocabulary(50_000), Vocabulary(50_000, seed=1)
+    said = {tuple(words.tokens(content, 0, 20)) for content in range(-50, 50)}
+    said |= {tuple(words.tokens(7, offset, 20)) for offset in range(1, 50)} | {tuple(others.tokens(7, 0, 20))}
+    assert len(said) == 150
+
+
+def test_every_token_occurs_about_equally_often_but_reserved_ones_never() -> None:
+    counts = np.bincount(Vocabulary(16, reserved=(3, 0, 15)).tokens(5, 0, 130_000), minlength=16)
+    assert not counts[[0, 3, 15]].any()
+    rest = np.delete(counts, [0, 3, 15])
+    assert ((rest - 10_000) ** 2 / 10_000).sum() < 34.5  # chi-square of 12 degrees of freedom at 0.06 %
+
+
+def test_spans_of_answers_are_what_was_said_and_made_up_beyond() -> None:
+    book = TokenBook(Vocabulary(100, reserved=(0,)))
+    first = Sequence(3, (), 2, 5)
+    book[first] = tokens([8, 9, 50, 51, 52], prompt=2)
+    book.bind(first)
+    other = Sequence(3, (), 2, 5, sample=1)
+    book[other] = tokens([8, 9, 60], prompt=2)
+    book.bind(other)  # later turns continue sample 0
+    content = answer_content(3)
+    assert book.spell((Span(content, 0, 3), Span(content, 1, 1))).tolist() == [50, 51, 52, 51]
+    longer = book.spell((Span(content, 2, 4),)).tolist()
+    assert longer[0] == 52 and longer[1:] == Vocabulary(100, reserved=(0,)).tokens(content, 3, 3).tolist()
+
+
+def test_the_book_forgets_with_the_sequence() -> None:
+    book = TokenBook(Vocabulary(100))
+    seq = Sequence(0, (), 1, 1)
+    book[seq] = tokens([1])
+    assert len(book._entries) == 1
+    del seq
+    assert not book._entries
+
+
+# --- names of content
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=40), st.lists(st.integers(0, 2), max_size=40), st.integers(1, 5))
+def test_keys_are_equal_exactly_as_far_as_the_tokens_are(a, b, block) -> None:
+    ours, theirs = (list(BlockKeys(tokens(ids), block)) for ids in (a, b))
+    assert [(run.first, run.end) for run in ours] == [(i, i + 1) for i in range(len(a) // block)]
+    for index, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
+        reach = (index + 1) * block
+        assert (mine.key == other.key) == (a[:reach] == b[:reach])
+
+
+def test_keys_grow_with_what_is_known() -> None:
+    said = tokens([5, 6, 7], prompt=3)
+    keys = BlockKeys(said, 2)
+    before = list(keys)
+    said.add(8)
+    assert list(keys)[:1] == before and len(list(keys)) == 2
+    assert BlockKeys(tokens([1]), 2)[0].end == 0, "no block is full"
+
+
+# --- pages
+
+
+def small_pool() -> KVPool:
+    spec = load_spec("meta-llama/Meta-Llama-3-8B")
+    pool = KVPool(spec, 6, 2, torch.float16, torch.device("cpu"))
+    pool.cache.copy_(torch.arange(6)[None, None, :, None, None, None].expand_as(pool.cache))
+    return pool
+
+
+def held(pool: KVPool) -> list[float]:
+    side = pool.cache.float().amax(dim=(3, 4, 5))
+    assert bool((side == side[:1, :1]).all()), "layers disagree"
+    return side[0, 0].tolist()
+
+
+def test_copies_swaps_and_returns() -> None:
+    pool = small_pool()
+    pool.copy([(1, 4), (0, 5)])
+    assert held(pool) == [0, 1, 2, 3, 1, 0]
+    out = pool.take_out(np.array([3, 2]))
+    pool.cache[:, :, [2, 3]] = 9
+    pool.put_back(np.array([0, 1]), out)
+    assert held(pool) == [3, 2, 9, 9, 1, 0]
+
+
+# --- packing
+
+
+def test_a_packed_step() -> None:
+    """A piece of a prompt, a decoding sequence whose token is known, and one whose token only the device knows."""
+    seq = Sequence(4, (), 3, 9)
+    how = SamplingParams(temperature=0.5, top_k=3, top_p=0.75, min_p=0.125, seed=-2)
+    piece = tokens([10, 11, 12, 13, 14, 15])
+    known, unknown = tokens([20, 21, 22], prompt=2, last=1), tokens([30, 31], prompt=2, last=2)
+    known.sampling = how
+    rows = [
+        Row(piece, 1, 4, np.array([7, 3, 9])),
+        Row(known, 2, 1, np.array([1, 5]), [Draw(seq, known, 3)]),
+        Row(unknown, 2, 1, np.array([0, 2, 4]), [Draw(seq, unknown, 3)]),
+    ]
+    packed = pack(rows, 2, torch.tensor([70, 71, 72]), seed=1 << 63)
+    batch = packed.batch
+    assert batch.ids.tolist() == [11, 12, 13, 14, 22, 72]
+    assert batch.positions.tolist() == [1, 2, 3, 4, 2, 2]
+    assert batch.slots.tolist() == [15, 6, 7, 18, 10, 4]
+    assert batch.query_starts.tolist() == [0, 4, 5, 6]
+    assert batch.kv_lengths.tolist() == [5, 3, 3] == batch.lengths.tolist()
+    assert batch.block_tables.tolist() == [[7, 3, 9], [1, 5, 0], [0, 2, 0]]
+    assert batch.sample_rows.tolist() == [4, 5] and packed.places.tolist() == [1, 2]
+    drawn = packed.sampling
+    assert drawn.temperature.tolist() == [0.5, 0] and drawn.top_k.tolist() == [3, 0]
+    assert drawn.top_p.tolist() == [0.75, 1] and drawn.min_p.tolist() == [0.125, 0]
+    assert drawn.seed.tolist() == [-2, -(1 << 63)] and drawn.request.tolist() == [0, 5]
+    assert drawn.position.tolist() == [3, 3] and not drawn.greedy and drawn.filtered
+
+
+def test_one_copy_carries_all_arrays() -> None:
+    sent = to_device([np.array([[1, -2], [3, 4]]), np.zeros(0), np.array([0.5, -1.5])], torch.device("cpu"))
+    assert sent[0].tolist() == [[1, -2], [3, 4]] and sent[1].shape == (0,)
+    assert sent[2].tolist() == [0.5, -1.5] and sent[2].dtype == torch.float32
+    assert sent[0].data_ptr() + 32 == sent[1].data_ptr() or sent[1].numel() == 0
