@@ -27,6 +27,7 @@ from sim.engine.recorder import Recorder
 from sim.engine.sequence import DEVICE, HOST, Sequence
 from sim.engine.state import EngineState
 from sim.engine.step import Step
+from sim.kv.base import FOREVER
 from sim.kv.base import KVAllocator
 from workloads.traffic import Request
 
@@ -335,9 +336,11 @@ class Engine:
 
     def _finish(self, seq: Sequence, after: int, now: float) -> None:
         """Let a finished sequence go; `after` is the counter right after its last token."""
+        keep = FOREVER
         if seq.cohort is not None or seq in self.state.draining:
             self.recorder.segment(seq, seq.join_tick, after - seq.join_tick)
-        self._drop(seq, now, finished=True)
+            keep = seq._base + after - 1  # what later plans computed for it, not knowing, is no part of its answer
+        self._drop(seq, now, finished=True, keep=keep)
         row = seq.row
         if self._sequences[row] is seq or not any(each.alive for each in self._samples(row)):
             del self._sequences[row]
@@ -354,8 +357,8 @@ class Engine:
                 self.on_finish(row, now)
         self._undelivered.clear()
 
-    def _drop(self, seq: Sequence, now: float, finished: bool) -> None:
-        """Take a sequence out of wherever it is."""
+    def _drop(self, seq: Sequence, now: float, finished: bool, keep: int = FOREVER) -> None:
+        """Take a sequence out of wherever it is; its first `keep` tokens may stay cached."""
         state = self.state
         seq.alive = False
         place = seq.place
@@ -366,7 +369,7 @@ class Engine:
                 state.allocator.settle(seq)
                 state.retained.append(seq)
             else:
-                state.allocator.release(seq)
+                state.allocator.release(seq, keep)
             if seq.cohort is not None:
                 seq.cohort.leave(seq)
             elif seq in state.draining:

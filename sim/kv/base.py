@@ -109,8 +109,8 @@ class KVAllocator(Protocol):
     def settle(self, seq: Sequence) -> None:
         """`seq` is about to leave the cohort and keeps its memory: what was only counted for it is now its own."""
 
-    def release(self, seq: Sequence) -> None:
-        """Take everything back from `seq`; what was computed stays cached where prefixes are kept."""
+    def release(self, seq: Sequence, keep: int = FOREVER) -> None:
+        """Take everything back from `seq`; its first `keep` computed tokens stay cached where prefixes are kept."""
 
     def fork(self, parent: Sequence, child: Sequence) -> list[tuple[int, int]] | None:
         """Share the parent's computed tokens with `child`, copying the last, partly filled block.

@@ -194,7 +194,7 @@ class ContiguousAllocator:
     def settle(self, seq: Sequence) -> None:
         return None
 
-    def release(self, seq: Sequence) -> None:
+    def release(self, seq: Sequence, keep: int = FOREVER) -> None:
         if seq.slab:
             self.space.put(seq.blocks[0], seq.slab)
             self._slabs -= seq.slab

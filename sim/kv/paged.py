@@ -110,9 +110,7 @@ class PagedAllocator:
             seq.keys = self.keys_of(seq)
         low, high = low // self.block_size, high // self.block_size
         return [
-            (key, block - first)
-            for first, end, key in seq.keys
-            for block in range(max(low, first), min(high, end))
+            (key, block - first) for first, end, key in seq.keys for block in range(max(low, first), min(high, end))
         ]
 
     def computed(self, seq: Sequence, tokens: int) -> None:
@@ -250,7 +248,7 @@ class PagedAllocator:
         if missing > 0:
             self._assign(seq, missing)
 
-    def release(self, seq: Sequence) -> None:
+    def release(self, seq: Sequence, keep: int = FOREVER) -> None:
         pool = self.pool
         count = self._blocks(seq)
         if seq.cohort is not None and seq.cohort.size == 1:
@@ -260,7 +258,7 @@ class PagedAllocator:
         if missing > 0:
             self._assign(seq, missing)
         if self.shares:
-            self.computed(seq, seq.computed)
+            self.computed(seq, min(seq.computed, keep))
         if seq.blocks:
             pool.put(seq.blocks)
             seq.blocks = array("i")

@@ -177,13 +177,13 @@ class RadixAllocator:
     def settle(self, seq: Sequence) -> None:
         self._number(seq, self._covered(seq))
 
-    def release(self, seq: Sequence) -> None:
+    def release(self, seq: Sequence, keep: int = FOREVER) -> None:
         covered = self._covered(seq)
         if not covered:
             return
         if seq.cohort is not None and seq.cohort.size == 1:
             self._grown_tick = -1  # everybody to whom a token was granted is gone, and the counter may stand still
-        self.computed(seq, min(seq.computed, covered))
+        self.computed(seq, min(seq.computed, covered, keep))
         self._counted -= covered - len(seq.blocks)
         self._free += seq.blocks[seq.registered :]
         if seq.node is not None:

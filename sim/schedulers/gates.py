@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from sim.config import SchedulerConfig
 from sim.engine.sequence import Sequence
 from sim.engine.state import LONG_ANSWER, EngineState
@@ -150,15 +152,50 @@ class FuturePeak(_Fixed):
 
     steady = False
 
+    def __init__(self) -> None:
+        self._members = (-1, -1)  # who ran when the sums were made: admissions so far, sequences running
+        self._tick = 0
+
     def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
-        rows = [(s.left, s.known) for s in state.running]
-        rows.append((seq.left, seq.known))
-        rows.sort(key=lambda row: -row[0])
-        total = peak = 0
-        for count, (left, known) in enumerate(rows, 1):
-            total += known
-            peak = max(peak, left * count + total)
-        return peak < state.allocator.capacity or not (state.running or state.swapped)  # alone, it has all of the pool
+        if not (state.running or state.swapped):
+            return True  # alone, it has all of the pool
+        return self.peak_with(seq, state) < state.allocator.capacity
+
+    def peak_with(self, seq: Sequence, state: EngineState) -> int:
+        """Tokens at the peak if `seq` ran too.
+
+        With `left` falling and `known` rising by one a step for everybody, `left_i × (i + 1) + sum of known` does not change
+        for those sorted before the candidate, and changes by the same for all behind it; so sums made once serve until the
+        next arrival or departure.
+        """
+        members = (state.admissions, len(state.running))
+        if members != self._members or state.prefilling:
+            self._sum_up(state)
+            self._members = members
+        steps = state.cohort.tick - self._tick
+        place = int(np.searchsorted(-self._left, -(seq.left + steps), side="right"))
+        known_before = int(self._known[place - 1]) + steps * place if place else 0
+        own = seq.left * (place + 1) + known_before + seq.known
+        before = int(self._before[place - 1]) if place else 0
+        behind = int(self._behind[place]) - steps + seq.known if place < len(self._left) else 0
+        return max(before, own, behind)
+
+    def _sum_up(self, state: EngineState) -> None:
+        tick, prefilling = state.cohort.tick, state.prefilling
+        known = [seq._base for seq in state.cohort.members]
+        limits = [seq.limit for seq in state.cohort.members]
+        rows = len(known)
+        known = np.array(known + [seq.known for seq in prefilling], np.int64)
+        limits = np.array(limits + [seq.limit for seq in prefilling], np.int64)
+        known[:rows] += tick
+        left = limits - known
+        order = np.argsort(-left, kind="stable")
+        self._left = left[order]
+        self._known = np.cumsum(known[order])
+        peaks = self._left * np.arange(1, len(order) + 1) + self._known
+        self._before = np.maximum.accumulate(peaks)
+        self._behind = np.maximum.accumulate((peaks + self._left)[::-1])[::-1]
+        self._tick = tick
 
 
 class MaxLength(_Fixed):
