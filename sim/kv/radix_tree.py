@@ -131,8 +131,10 @@ class RadixTree:
             node = node.parent
 
     def unlock(self, node: Node) -> None:
-        """Stop using a node and all above it."""
+        """Stop using a node and all above it; this is when they were last used."""
+        self._clock += 1
         while node is not self.root:
+            node.stamp = self._clock
             node.locks -= 1
             if not node.locks:
                 self.evictable += len(node.slots)
