@@ -142,6 +142,7 @@ class Replica:
             if env.peek() <= wake:
                 yield env.timeout(wake - env.now)
             now = wake
+            engine.recorder.sample(now, engine.state)
 
     def _accept(self, now: float) -> None:
         """Hand over what has arrived, or note why it cannot be served."""

@@ -1,7 +1,7 @@
 """A run over time, in buckets of equal width.
 
-Who ran and waited when follows exactly from the requests' own times; memory is known at the recorder's samples and holds its
-value from each to the next; counters are read between samples.
+Who ran and waited when follows exactly from the requests' own times. Memory and counters are known at the recorder's samples,
+taken before and after stretches of equal steps, and grow evenly in between.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def build_timeline(engine: Engine, requests: Requests, tokens: TokenTimes, end: 
     count = max(1, int(np.ceil(end / width - 1e-9)))
     edges = np.minimum(np.arange(count + 1) * width, max(end, width * 1e-9))
     samples = _columns(engine.recorder.samples, engine.state.allocator.capacity)
-    states = {name: _mean(samples["time"], samples[name], edges) for name in _STATES}
+    states = {name: _mean_between(samples["time"], samples[name], edges) for name in _STATES}
     sums = {
         name: _counted(samples["time"], samples[name], edges) for name in ("steps", "prefill_tokens", "decode_rows")
     }
@@ -62,6 +62,16 @@ def _mean(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.diff(np.interp(edges, time, integral) + beyond) / np.maximum(np.diff(edges), 1e-12)
 
 
+def _mean_between(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Time-weighted mean in each bucket of a value that changes evenly from one sample to the next."""
+    at_edges = np.interp(edges, time, value)
+    times = np.concatenate([time, edges])
+    order = np.argsort(times, kind="stable")
+    times, values = times[order], np.concatenate([value, at_edges])[order]
+    integral = np.concatenate([[0.0], np.cumsum((values[1:] + values[:-1]) / 2 * np.diff(times))])
+    return np.diff(np.interp(edges, times, integral)) / np.maximum(np.diff(edges), 1e-12)
+
+
 def _counted(time: np.ndarray, total: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """What a running total gained in each bucket, in whole numbers that add up to the total."""
     at = np.round(np.interp(edges, time, total)).astype(np.int64)
@@ -89,14 +99,16 @@ def _queues(engine: Engine, requests: Requests, edges: np.ndarray) -> tuple[np.n
     changes = engine.recorder.changes.array()
     queued = requests.queued[np.isfinite(requests.queued) & (requests.status != REFUSED)]
     admitted = requests.admitted[np.isfinite(requests.admitted)]
-    gone = _gone(requests, left)
+    gone = _gone(engine, requests, left)
     running = [(admitted, 1.0), (gone, -1.0), (changes["time"], changes["running"])]
     waiting = [(queued, 1.0), (admitted, -1.0), (changes["time"], changes["waiting"])]
     return _level(running, edges), _level(waiting, edges)
 
 
-def _gone(requests: Requests, left: dict[str, np.ndarray]) -> np.ndarray:
-    """When each request's last sample left."""
+def _gone(engine: Engine, requests: Requests, left: dict[str, np.ndarray]) -> np.ndarray:
+    """When each request's last sample left; answers that are held back leave with their batch."""
+    if engine.held_back:
+        left = engine.recorder.deliveries.array()
     row = left["row"].astype(np.int64)
     last = np.full(len(requests), np.nan)
     np.fmax.at(last, row, left["time"])

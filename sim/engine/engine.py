@@ -27,8 +27,7 @@ from sim.engine.recorder import Recorder
 from sim.engine.sequence import DEVICE, HOST, Sequence
 from sim.engine.state import EngineState
 from sim.engine.step import Step
-from sim.kv.base import FOREVER
-from sim.kv.base import KVAllocator
+from sim.kv.base import FOREVER, KVAllocator
 from workloads.traffic import Request
 
 if TYPE_CHECKING:
@@ -198,6 +197,7 @@ class Engine:
             if self._preempted:
                 plan.preempted, self._preempted = self._preempted, []
         elif self._stretch:
+            self.recorder.watch(now, self.state)
             plan.repeat = self._horizon()
             if plan.repeat > 1 and not self.scheduler.arrival_matters(self.state):
                 until = _NEVER
@@ -237,6 +237,7 @@ class Engine:
         if not plan.stretched:
             return outcome
         head, tail = outcome.split()
+        self.recorder.watch(head.ends[-1], self.state)
         self._flights[0] = (plan, head, start)
         self._flights.append((plan.last(len(outcome.ends)), tail, head.ends[-1]))
         plan.stretched = False
@@ -247,6 +248,8 @@ class Engine:
         plan, _, start = self._flights.popleft()
         if self._depth == 1:
             self._advance(plan, len(outcome.ends))
+            if len(outcome.ends) > 1:
+                self.recorder.watch(outcome.ends[-1], self.state)
         self._commit(plan, outcome, start)
         return outcome.ends[-1]
 
@@ -325,11 +328,12 @@ class Engine:
                 recorder.segment(seq, joined, ticks)
             self._ended_stays.clear()
         for seq in outcome.ended:
-            if seq.alive:
+            if seq.alive and seq.order >= 0:  # a sample that found no memory to split off into has had no token yet
                 self._finish(seq, after, now)
         if self._undelivered and not self.state.running:
             self._deliver(now)
-        recorder.stepped(plan, start, ends, self.state)
+        ahead = bool(self._flights) and self._flights[-1][0].stretched  # the state is at the end of a stretch to come
+        recorder.stepped(plan, start, ends, None if ahead else self.state)
         self._tokenless = 0 if sampled else self._tokenless + 1
         if self._tokenless > _PATIENCE:
             raise refusals.in_circles(_PATIENCE, self.state)
@@ -388,17 +392,24 @@ class Engine:
     # --- trouble
 
     def refuse_stuck(self) -> tuple[int, str] | None:
-        """When nothing runs, nothing is in flight and nobody was admitted: give up on the head of the queue.
+        """When nothing is in flight and the scheduler planned nothing: give up on whoever is first.
+
+        That is the first of the running, whom the scheduler gave no work, or else the head of the queue, never admitted.
 
         Returns:
-            Its row and the reason, or None if nothing waits.
+            Its row and the reason, or None if nobody is here.
         """
         state = self.state
-        if self._flights or state.running or not (state.waiting or state.swapped):
+        if self._flights or not (state.running or state.waiting or state.swapped):
             return None
-        seq = state.swapped[0] if state.swapped else state.waiting.head()
+        if state.running:
+            seq = next(iter(state.running))
+            reason = refusals.no_work(seq, state)
+        else:
+            seq = state.swapped[0] if state.swapped else state.waiting.head()
+            reason = refusals.never_admitted(seq, state)
         for each in self._samples(seq.row):
             if each.alive:
                 self._drop(each, self._busy_until, finished=False)
         del self._sequences[seq.row]
-        return seq.row, refusals.never_admitted(seq, state)
+        return seq.row, reason

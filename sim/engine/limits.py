@@ -15,16 +15,16 @@ class LimitCalendar:
     """
 
     def __init__(self) -> None:
-        self._by_tick: dict[int, list[Sequence]] = {}
+        self._by_tick: dict[int, dict[Sequence, None]] = {}
         self._ticks: list[int] = []
 
     def expect(self, seq: Sequence) -> None:
         """`seq` has just joined the cohort."""
         tick = seq.join_tick + seq.left
         if tick in self._by_tick:
-            self._by_tick[tick].append(seq)
+            self._by_tick[tick][seq] = None  # it may be there already, if it was preempted and is back
         else:
-            self._by_tick[tick] = [seq]
+            self._by_tick[tick] = {seq: None}
             heappush(self._ticks, tick)
 
     def steps_from(self, tick: int) -> int | None:

@@ -125,8 +125,8 @@ class Recorder:
 
     # --- one plan
 
-    def stepped(self, plan: StepPlan, start: float, ends, state: EngineState) -> None:
-        """A plan came back."""
+    def stepped(self, plan: StepPlan, start: float, ends, state: EngineState | None) -> None:
+        """A plan came back; `state` as it is now, None if it is not that of this time."""
         steps = len(ends)
         now = ends[-1]
         self.steps += steps
@@ -139,11 +139,16 @@ class Recorder:
             self._decode_rows += plan.rows * steps
         for chunk in plan.chunks:
             self._prefill_tokens += chunk.tokens
-        if now >= self._next_sample:
+        if now >= self._next_sample and state is not None:
             self.sample(now, state)
             if len(self.segments.rows) > _PACK:
                 self.segments.pack()
                 self.departures.pack()
+
+    def watch(self, now: float, state: EngineState) -> None:
+        """A stretch of steps begins or has ended, and nobody has left yet: note the state if it is time."""
+        if now >= self._next_sample:
+            self.sample(now, state)
 
     def sample(self, now: float, state: EngineState) -> None:
         """Note the state of memory; when there are too many notes, drop every second and take fewer from then on."""

@@ -42,6 +42,14 @@ def never_admitted(seq: Sequence, state: EngineState) -> str:
     )
 
 
+def no_work(seq: Sequence, state: EngineState) -> str:
+    """It holds memory, nothing is in flight, and the scheduler plans nothing."""
+    what = "its next token" if seq.cohort is not None else "its prompt"
+    return (
+        f"given no work: scheduler {state.config.name!r} neither decodes nor goes on with prompts, and {what} was due"
+    )
+
+
 def in_circles(steps: int, state: EngineState) -> StalledError:
     """No token for a long time although steps are run."""
     return StalledError(

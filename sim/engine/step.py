@@ -236,6 +236,8 @@ class Step:
         """
         state = self.state
         allocator = self._allocator
+        if seq.place != NOWHERE or not seq.alive:
+            raise PlanError(f"{seq} does not wait and cannot be admitted")
         if len(state.running) + len(state.retained) + len(seq.siblings) >= self._seats:
             state.blocked = True
             return False
@@ -263,7 +265,7 @@ class Step:
         state.waiting.remove(seq)
         seq._computed = cached
         if seq.preemptions:
-            seq.recomputed_tokens += remaining
+            seq.recomputed_tokens += max(0, seq.lost_tokens - cached)
         else:
             seq.cached_tokens = cached
         state.seat(seq)
@@ -309,6 +311,7 @@ class Step:
         else:
             seq.place = NOWHERE
             seq._computed = 0
+            seq.lost_tokens = tokens
             state.waiting.put_back(seq, state.config.requeue)
         self._preempted.append(seq)
         self._gate.preempted(state)

@@ -39,7 +39,7 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
         count = length // block
         key = hash((previous, 2 * content + 1, offset))
         previous = hash((key, count))
-        return [KeyRun(0, count, key), KeyRun(count, count + _ENDLESS, hash((previous, 2 * answer + 1, 0)))]
+        return [KeyRun(0, count, key), KeyRun(count, count + _ENDLESS // block, hash((previous, 2 * answer + 1, 0)))]
     position = 0  # blocks done
     pieces: list[tuple[int, int, int]] = []  # of the block under way, when it straddles spans
     filled = 0
