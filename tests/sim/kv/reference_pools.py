@@ -8,6 +8,7 @@ radix tree with pages of one token.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 
 from sim.engine.sequence import Sequence
@@ -99,7 +100,7 @@ class BlockReference:
         if index == 0:
             return True
         two = content(seq, (index + 1) * self.block)[(index - 1) * self.block :]
-        return any(b[0] != a[0] or b[1] != a[1] + 1 for a, b in zip(two, two[1:], strict=False))
+        return any(b[0] != a[0] or b[1] != a[1] + 1 for a, b in itertools.pairwise(two))
 
     def release(self, seq: Sequence) -> None:
         self.computed(seq, seq.computed)

@@ -15,7 +15,9 @@ from sim.kv.radix import RadixAllocator
 from workloads.traffic import Span, private_content
 
 BLOCK = 4
-SHARED = st.tuples(st.sampled_from([-1, -1, -1, -2, -3]), st.sampled_from([0, 0, 0, 4, 6]), st.sampled_from([3, 4, 8, 8, 12, 16, 21]))
+SHARED = st.tuples(
+    st.sampled_from([-1, -1, -1, -2, -3]), st.sampled_from([0, 0, 0, 4, 6]), st.sampled_from([3, 4, 8, 8, 12, 16, 21])
+)
 
 
 class Machine(RuleBasedStateMachine):
@@ -39,7 +41,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.waiting) < 8)
     @rule(shared=st.lists(SHARED, max_size=2), own=st.sampled_from([0, 0, 0, 1, 4, 9]))
     def arrive(self, shared, own):
-        spans = [Span(*span) for span in shared] + ([Span(private_content(self.rows), 0, own)] if own or not shared else [])
+        spans = [Span(*span) for span in shared] + (
+            [Span(private_content(self.rows), 0, own)] if own or not shared else []
+        )
         spans = [span for span in spans if span.length] or [Span(private_content(self.rows), 0, 1)]
         self.waiting.append(Sequence(self.rows, tuple(spans), sum(span.length for span in spans), 1000))
         self.rows += 1
