@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.folder_lock import alone_in
 from experiments.point import Outcome, PointTask, fingerprint, run_point
 from experiments.schema import Workload
 from experiments.workload_file import WorkloadErrors, point_workload
@@ -121,12 +122,19 @@ def run_sweep(
 
     Raises:
         InputError: impossible points, or every point failed.
-        OutputError: `out` holds something else or cannot be written.
+        OutputError: `out` holds something else, another sweep is writing there, or it cannot be written.
     """
     if workers > 1 and workload.backend.name != "sim":
         raise InputError(f"{workers} points at once would disturb each other on backend {workload.backend.name}")
     points = grid(workload)
     check_sweep_folder(out)
+    with alone_in(out):
+        return _run_points(workload, points, out, workers, stretch, overwrite, on_point)
+
+
+def _run_points(
+    workload: Workload, points: list[Point], out: Path, workers: int, stretch: bool, overwrite: bool, on_point: OnPoint
+) -> SweepResult:
     reused = _find_finished(points, out, overwrite)
     _name_folders(points)
     result = SweepResult(workload, out, points, reused=reused)

@@ -12,6 +12,8 @@ Everything but `host` in run.json and the report is the same, byte for byte, for
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import platform
 import secrets
 import shutil
@@ -25,6 +27,7 @@ from reports.run_data import Requests, RunData, Timeline, TokenTimes
 from workloads.errors import InputError, OutputError, Place
 
 SCHEMA_VERSION = 1
+_TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 RUN, REPORT = "run.json", "report.html"
 _KEYS = {
     "info": dict,
@@ -34,6 +37,10 @@ _KEYS = {
     "notes": list,
     "timeline_width": float,
 }
+
+
+class FolderTaken(OutputError):
+    """The folder holds something already, perhaps since another run has just been written there."""
 
 
 def write_run(
@@ -50,7 +57,8 @@ def write_run(
         The folder.
 
     Raises:
-        OutputError: it exists, or cannot be written; nothing is left half-written and an older run is untouched.
+        OutputError: it cannot be written; nothing is left half-written and an older run is untouched.
+        FolderTaken: it is there already, were it only since a moment ago.
     """
     from reports.metrics import summarize
 
@@ -62,7 +70,7 @@ def write_run(
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         _fill(temporary, data, summary if summary is not None else summarize(data), report)
-        _move_into(temporary, place)
+        _move_into(temporary, place, out, overwrite)
     except OSError as error:
         raise OutputError(f"cannot write the run to {out}: {error.strerror or error}") from error
     finally:
@@ -74,23 +82,23 @@ def check_free(out: Path, *, overwrite: bool = False) -> None:
     """Say before a long run, rather than after it, that its folder is taken.
 
     Raises:
-        OutputError: `out` is a file, a run that may not be overwritten, or a folder with something else in it.
+        FolderTaken: `out` is a file, a run that may not be overwritten, or a folder with something else in it.
     """
     try:
         if not out.exists():
             return
         if not out.is_dir():
-            raise OutputError(f"cannot write the run to {out}: it is a file (name a folder that does not exist yet)")
+            raise FolderTaken(f"cannot write the run to {out}: it is a file (name a folder that does not exist yet)")
         if not any(out.iterdir()):
             return
         if not (out / RUN).is_file():
-            raise OutputError(
+            raise FolderTaken(
                 f"cannot write the run to {out}: the folder holds something that is not a run (name a new folder)"
             )
     except OSError as error:
         raise OutputError(f"cannot write the run to {out}: {error.strerror or error}") from error
     if not overwrite:
-        raise OutputError(f"{out} already holds a run (name another folder, or overwrite it)")
+        raise FolderTaken(f"{out} already holds a run (name another folder, or overwrite it)")
 
 
 def read_run(path: Path) -> RunData:
@@ -185,19 +193,38 @@ def _fill(folder: Path, data: RunData, summary: dict, report: bool) -> None:
         (folder / REPORT).write_text(render_report(data, summary), "utf-8")
 
 
-def _move_into(temporary: Path, place: Path) -> None:
-    """Put the finished folder in its place; what was there comes back if that fails."""
-    if not place.exists():
-        temporary.rename(place)
+def _move_into(temporary: Path, place: Path, out: Path, overwrite: bool) -> None:
+    """Put the finished folder in its place; what was there comes back if that fails.
+
+    The rename itself says whether the place is free, since another run may have been written there meanwhile.
+    """
+    while True:
+        try:
+            temporary.rename(place)
+            return
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+        check_free(out, overwrite=overwrite)
+        if not overwrite:
+            with contextlib.suppress(OSError):
+                place.rmdir()  # only an empty folder goes; not every system renames onto one
+            continue
+        older = temporary.with_suffix(".older")
+        try:
+            place.rename(older)
+        except FileNotFoundError:
+            continue  # it went just now
+        try:
+            temporary.rename(place)
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in _TAKEN:  # a third run was quicker: it is the older one now
+                shutil.rmtree(older, ignore_errors=True)
+                continue
+            older.rename(place)
+            raise
+        shutil.rmtree(older, ignore_errors=True)
         return
-    older = temporary.with_suffix(".older")
-    place.rename(older)
-    try:
-        temporary.rename(place)
-    except BaseException:
-        older.rename(place)
-        raise
-    shutil.rmtree(older, ignore_errors=True)
 
 
 def _check_tokens(tokens: TokenTimes, folder: Path) -> None:

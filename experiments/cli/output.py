@@ -9,7 +9,7 @@ from pathlib import Path
 
 from workloads.errors import OutputError
 
-RUNS = Path("runs")
+RUNS, POINTS = Path("runs"), "points"
 MOST_BYTES = 80
 
 
@@ -29,6 +29,33 @@ def choose_folder(out: Path | None, name: str) -> Path:
     while (folder := RUNS / f"{base}-{number}").exists():
         number += 1
     return folder
+
+
+def claim_sweep_folder(name: str) -> Path:
+    """Make the next free folder for a sweep, so that no other command started just now takes it too.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    while True:
+        folder = choose_folder(None, name)
+        check_folder(folder)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+            (folder / POINTS).mkdir()  # a run is moved onto nothing but an empty folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
+        return folder
+
+
+def leave_unused(folder: Path) -> None:
+    """Remove a claimed folder in which nothing was written."""
+    with contextlib.suppress(OSError):
+        (folder / POINTS).rmdir()
+        folder.rmdir()
 
 
 def check_folder(folder: Path) -> None:

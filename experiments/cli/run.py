@@ -74,10 +74,11 @@ def run_one(
     """
     from experiments import runner
     from reports.metrics import summarize
-    from reports.run_folder import check_free, write_run
+    from reports.run_folder import FolderTaken, check_free, write_run
 
     folder = choose_folder(out, workload.name)
-    check_free(folder, overwrite=overwrite)
+    if out is not None:
+        check_free(folder, overwrite=overwrite)
     check_folder(folder)
     resolved = runner.resolve(workload)
     if show:
@@ -88,9 +89,13 @@ def run_one(
     with Progress(workload.name, enabled=show) as progress:
         data = runner.run(resolved, stretch=not step, progress=progress)
     summary = summarize(data)
-    if out is None:
-        folder = choose_folder(None, workload.name)  # another run may have taken it meanwhile
-    return write_run(data, folder, overwrite=overwrite, summary=summary), data, summary
+    while True:
+        try:
+            return write_run(data, folder, overwrite=overwrite and out is not None, summary=summary), data, summary
+        except FolderTaken:  # another run has taken it meanwhile
+            if out is not None:
+                raise
+            folder = choose_folder(None, workload.name)
 
 
 def finish(data: RunData) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.cli import options
-from experiments.cli.output import check_folder, choose_folder
+from experiments.cli.output import check_folder, claim_sweep_folder, leave_unused
 from experiments.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -77,15 +77,20 @@ def run_and_show(
     """
     from experiments.sweep import check_sweep_folder, run_sweep
 
-    folder = choose_folder(out, workload.name)
-    check_sweep_folder(folder)
-    check_folder(folder)
+    if out is not None:
+        check_sweep_folder(out)
+        check_folder(out)
+    folder = claim_sweep_folder(workload.name) if out is None else out
     show = not (json or quiet)
-    with Progress(workload.name, enabled=show) as progress:
-        result = run_sweep(
-            workload, folder, workers=workers or default_workers(workload), stretch=not step, overwrite=overwrite,
-            on_point=progress,
-        )  # fmt: skip
+    try:
+        with Progress(workload.name, enabled=show) as progress:
+            result = run_sweep(
+                workload, folder, workers=workers or default_workers(workload), stretch=not step, overwrite=overwrite,
+                on_point=progress,
+            )  # fmt: skip
+    finally:
+        if out is None:
+            leave_unused(folder)
     if json:
         from experiments.cli.run import print_json
         from experiments.sweep_files import sweep_json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from fake_runner import FakeRunner
 from typer.testing import CliRunner, Result
 
 from experiments.cli import app
-from experiments.cli.output import check_folder, choose_folder, slug
-from reports.run_folder import read_run
+from experiments.cli.output import check_folder, choose_folder, claim_sweep_folder, leave_unused, slug
+from experiments.folder_lock import alone_in
+from reports.run_folder import read_run, write_run
 from workloads.errors import OutputError, TargetError
 
 
@@ -239,3 +241,49 @@ def test_a_gate_does_not_take_a_sweep(write: Callable[..., Path], runner: FakeRu
 def test_report_of_something_else(tmp_path: Path) -> None:
     assert bench("report", tmp_path).exit_code == 2
     assert "no such run folder" in bench("report", tmp_path / "nowhere").stderr
+
+
+def test_runs_at_once_never_overwrite_each_other(
+    workload: Path, runner: FakeRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run is written to the same folder while this one runs."""
+    real, out = runner.run, tmp_path / "out"
+
+    def slow(*arguments, **options):
+        data = real(*arguments, **options)
+        if not out.exists():
+            write_run(data, out)
+        return data
+
+    monkeypatch.setattr(sys.modules["experiments.runner"], "run", slow)
+    done = bench("run", workload, "--out", out, "-q")
+    assert done.exit_code == 2 and "already holds a run" in done.stderr
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["out"]
+    assert bench("run", workload, "--out", out, "-q", "--overwrite").exit_code == 0
+
+
+def test_a_default_folder_that_was_taken_meanwhile_is_left_alone(
+    workload: Path, runner: FakeRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # every run that starts at once chooses the first name
+    chosen = iter([Path("runs/small-1"), Path("runs/small-1"), Path("runs/small-2"), Path("runs/small-2")])
+    monkeypatch.setattr(sys.modules["experiments.cli.run"], "choose_folder", lambda out, name: next(chosen))
+    for _ in range(2):
+        assert bench("run", workload, "-q").exit_code == 0
+    assert sorted(p.name for p in Path("runs").iterdir()) == ["small-1", "small-2"]
+
+
+def test_default_folders_of_sweeps_are_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = claim_sweep_folder("a"), claim_sweep_folder("a")
+    assert [str(first), str(second)] == ["runs/a-1", "runs/a-2"]
+    leave_unused(second)
+    assert claim_sweep_folder("a") == second
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
+    with alone_in(tmp_path / "s"), pytest.raises(OutputError, match="another sweep is writing"):  # noqa: SIM117
+        with alone_in(tmp_path / "s"):
+            pass
+    assert not (tmp_path / "s").exists()
