@@ -77,7 +77,6 @@ def test_samples_that_find_no_memory_wait_and_still_finish(allocator: str, block
     check_run(run(requests(*rows), made, capacity=256, max_len=200, watch=check_moment))
 
 
-@fault("the executor ends one-token samples with the prompt even if they could not fork")
 def test_samples_of_one_token_that_cannot_fork_are_not_forgotten() -> None:
     made = config("orca", slab="max-length")
     done = run(requests({"input": 10, "output": 1, "n": 3}), made, capacity=400, max_len=300)
@@ -176,7 +175,6 @@ def test_whoever_only_waits_for_its_last_plan_is_not_preempted() -> None:
         )
 
 
-@fault("LimitCalendar.reached() names a sequence twice; _drain() then finds no cohort")
 def test_two_stays_that_end_at_the_same_counter_are_one_end() -> None:
     """Preempted and computed again beside one decode step: the declared end comes at the same counter as before."""
     made = config("vllm@0.8", depth=2, stops_ahead=True)
