@@ -1,30 +1,54 @@
-"""The command line, `bench`. Commands are one file a group; whatever is heavy is imported when a command runs."""
+"""The command line, `bench`. Commands are one file a group; whatever is heavy is imported when a command runs.
 
-from experiments.cli.app import app, main
-from experiments.cli.doctor import doctor
-from experiments.cli.explain import explain
-from experiments.cli.gate import gate
-from experiments.cli.init import init
-from experiments.cli.lists import list_names
-from experiments.cli.report import report
-from experiments.cli.run import run
-from experiments.cli.size import size
-from experiments.cli.sweep import sweep
-from experiments.cli.trace import trace_app
+This file imports next to nothing, so that Ctrl-C and closed streams find `main` at work and not an import.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from experiments.cli.commands import app
 
 __all__ = ["app", "main"]
 
-# The order here is the order in the help.
-for _name, _command in (
-    ("run", run),
-    ("sweep", sweep),
-    ("gate", gate),
-    ("report", report),
-    ("explain", explain),
-    ("size", size),
-    ("list", list_names),
-    ("init", init),
-    ("doctor", doctor),
-):
-    app.command(_name)(_command)
-app.add_typer(trace_app, name="trace")
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Entry point of the `bench` script."""
+    _open_streams()
+    try:
+        from experiments.cli.commands import app
+
+        app()
+    except KeyboardInterrupt:  # before any command ran
+        sys.exit(INTERRUPTED)
+    except ImportError as error:
+        from experiments.shadows import shadowed
+
+        sentences = shadowed()
+        if not sentences:
+            raise
+        print("error: " + "; ".join(sentences), file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+def _open_streams() -> None:
+    """Streams that are there, whatever the caller closed, and that escape what a terminal cannot show."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def __getattr__(name: str) -> object:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from experiments.cli.commands import app
+
+    return app

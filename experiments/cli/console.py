@@ -14,4 +14,10 @@ def stdout() -> Console:
 
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+    class Quiet(Console):
+        """Leaves a reader that went away to the command line, which knows the exit code; rich would exit with 1."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Quiet(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)

@@ -116,7 +116,10 @@ def _shadows() -> list[Finding]:
 def _disk() -> Finding:
     from pathlib import Path
 
-    free = shutil.disk_usage(Path.cwd()).free
+    try:
+        free = shutil.disk_usage(Path.cwd()).free
+    except OSError as error:  # the folder was deleted, or belongs to somebody else
+        return Finding("disk", BAD, f"the present folder cannot be used: {error.strerror or error}; go to another one")
     detail = f"{free / 2**30:.1f} GiB free here"
     return Finding("disk", GOOD if free >= LEAST_DISK else NOTE, detail)
 

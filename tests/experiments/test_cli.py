@@ -292,7 +292,53 @@ def test_a_folder_that_hides_a_package_is_named(tmp_path: Path) -> None:
 def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f'set -o pipefail; {sys.executable} -c "{MAIN[2]}" list models --json | head -c 1'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.stdout == "[" and done.stderr == ""
+    assert (done.returncode, done.stdout, done.stderr) == (141, "[", "")
+
+
+def shell(command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which `"$@"` is `bench` with the arguments."""
+    line = ["bash", "-c", f"set -o pipefail; {command}", "bash", *MAIN, *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list", "presets"], ["run", "FILE"]])
+def test_a_reader_that_reads_nothing(arguments: list[str], workload: Path, tmp_path: Path) -> None:
+    given = [str(workload) if word == "FILE" else word for word in arguments]
+    given += ["--out", str(tmp_path / "out")] if "FILE" in arguments else []
+    done = shell('(sleep 0.1; "$@") | true', *given)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("arguments", [["list", "presets"], ["list", "gpus", "--json"], ["run"], ["run", "-q"]])
+def test_closed_streams_are_no_error(closed: str, arguments: list[str], workload: Path, tmp_path: Path) -> None:
+    given = [*arguments, workload, "--out", tmp_path / "out"] if arguments[0] == "run" else arguments
+    done = shell(f'"$@" {closed}', *given)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["list", "gpus"]])
+def test_a_present_folder_that_is_gone(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    env_path = f"PYTHONPATH={ROOT}"
+    done = shell(f'cd {tmp_path / "gone"} && rmdir ../gone && {env_path} "$@"', *command)
+    assert done.returncode == (2 if command == ["doctor"] else 0), done.stderr
+    assert "Traceback" not in done.stderr and ("cannot be used" in done.stdout) == (command == ["doctor"])
+
+
+def test_ctrl_c_while_everything_is_still_imported() -> None:
+    code = """
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from experiments.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "list", "gpus"], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")

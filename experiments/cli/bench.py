@@ -24,6 +24,14 @@ _OUTPUT_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 class Bench(TyperGroup):
     """The command group that turns exceptions into one clear message and an exit code."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the command line, which may print a help text to a reader that went away."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError:
+            _close_stdout()
+            raise typer.Exit(BROKEN_PIPE) from None
+
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:
@@ -87,24 +95,6 @@ def bench(
       bench size meta-llama/Meta-Llama-3-8B --gpu h100-sxm
       bench list presets
     """
-
-
-def main() -> None:
-    """Entry point of the `bench` script."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets an escape, never a crash.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        app()
-    except ImportError:
-        from experiments.shadows import shadowed
-
-        sentences = shadowed()
-        if not sentences:
-            raise
-        _say("error: " + "; ".join(sentences))
-        sys.exit(2)
 
 
 def _unexpected(error: Exception) -> int:

@@ -1,0 +1,30 @@
+"""The commands of `bench`, put together."""
+
+from experiments.cli.bench import app
+from experiments.cli.doctor import doctor
+from experiments.cli.explain import explain
+from experiments.cli.gate import gate
+from experiments.cli.init import init
+from experiments.cli.lists import list_names
+from experiments.cli.report import report
+from experiments.cli.run import run
+from experiments.cli.size import size
+from experiments.cli.sweep import sweep
+from experiments.cli.trace import trace_app
+
+__all__ = ["app"]
+
+# The order here is the order in the help.
+for _name, _command in (
+    ("run", run),
+    ("sweep", sweep),
+    ("gate", gate),
+    ("report", report),
+    ("explain", explain),
+    ("size", size),
+    ("list", list_names),
+    ("init", init),
+    ("doctor", doctor),
+):
+    app.command(_name)(_command)
+app.add_typer(trace_app, name="trace")
