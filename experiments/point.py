@@ -13,7 +13,7 @@ from pathlib import Path
 from experiments.schema import Workload
 from experiments.workload_file import Source, build_workload
 from workloads.errors import InputError, TargetError
-from workloads.registry import MARK
+from workloads.registry import MARK, fault_of_plugin
 
 CODE = ("workloads", "sim", "backends", "experiments")
 
@@ -52,6 +52,11 @@ def run_point(task: PointTask) -> Outcome:
         data = runner.run(runner.resolve(build_workload(task.source)), stretch=task.stretch)
     except (InputError, TargetError) as error:
         return Outcome(error=str(error))
+    except (Exception, SystemExit) as error:  # told here, since the trace does not leave a worker
+        fault = fault_of_plugin(error)
+        if fault is None:
+            raise
+        return Outcome(error=str(fault))
     if not data.info.get("complete", True):
         raise KeyboardInterrupt
     data.info["point_fingerprint"] = task.fingerprint

@@ -30,11 +30,16 @@ def check(kind: str, name: str) -> None:
 
 def _scheduler(name: str) -> Any:
     from sim.schedulers import SCHEDULERS
+    from sim.schedulers.base import Scheduler
     from workloads.registry import resolve
 
     found = resolve("scheduler", name, SCHEDULERS, "twinserve.schedulers")
-    if not (isinstance(found, type) and hasattr(found, "plan")):
+    if not (isinstance(found, type) and callable(getattr(found, "plan", None))):
         raise InputError(f"{name!r} is not a scheduler", hint="expected a class with a method plan(step)")
+    if found.plan is Scheduler.plan:
+        raise InputError(f"scheduler {name!r} does not say what to do", hint="write its method plan(step)")
+    _takes(f"scheduler {name!r}: plan", found.plan, ("self", "step"))
+    _takes(f"scheduler {name!r}", found, ("config",))
     return found
 
 
@@ -45,7 +50,49 @@ def _allocator(name: str) -> Any:
     found = resolve("allocator", name, ALLOCATORS, "twinserve.allocators")
     if not (isinstance(found, type) and hasattr(found, "admit")):
         raise InputError(f"{name!r} is not a KV allocator", hint="expected a class with the methods of KVAllocator")
+    if name not in ALLOCATORS:
+        _check_allocator(name, found)
     return found
+
+
+def _check_allocator(name: str, found: type) -> None:
+    """Refuse an allocator of a user's own that lacks a method or wants arguments that nobody gives."""
+    import inspect
+
+    from sim.kv.base import KVAllocator
+
+    asked = [n for n, value in vars(KVAllocator).items() if not n.startswith("_") and n != "check" and callable(value)]
+    missing = [n for n in asked if getattr(found, n, None) in (None, getattr(KVAllocator, n))]
+    if missing:
+        raise InputError(f"KV allocator {name!r} lacks {', '.join(missing)}", hint="write the methods of KVAllocator")
+    given = ("capacity", "block_size", "prefix_caching", "config")
+    wanted = [
+        each.name
+        for each in inspect.signature(found).parameters.values()
+        if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    ]
+    if strange := [each for each in wanted if each not in given]:
+        hint = f"it may take {', '.join(given)}"
+        raise InputError(f"KV allocator {name!r} wants {', '.join(strange)}, which nobody gives", hint=hint)
+
+
+def _takes(what: str, made: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+    """Refuse what cannot be called with as many arguments as it will be given.
+
+    Raises:
+        InputError: naming what it is called with, and what it takes.
+    """
+    import inspect
+
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):  # a built-in that does not tell
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        hint = f"it takes {signature}, and is called with ({', '.join(arguments)})"
+        raise InputError(f"{what} cannot be called: {error}", hint=hint) from None
 
 
 def _policy(name: str) -> None:

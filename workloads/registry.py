@@ -53,7 +53,7 @@ def resolve(kind: str, name: str, known: Mapping[str, Any], group: str, *, place
     if name in installed:
         try:
             return installed[name].load()
-        except Exception as error:  # whatever is wrong with somebody's package
+        except (Exception, SystemExit) as error:  # whatever is wrong with somebody's package
             what = f"{type(error).__name__}: {error}"
             raise InputError(f"the installed {kind} {name!r} cannot be loaded: {what}", place=place) from error
     raise unknown_name(kind, name, [*known, *installed], place=place)
@@ -82,7 +82,7 @@ def _import(kind: str, path: str, place: Place | None) -> Any:
             _mark(top, folders)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:  # whatever is wrong with a module of the user's own
+    except (Exception, SystemExit) as error:  # whatever is wrong with a module of the user's own
         what = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         raise InputError(
             f"cannot load {kind} {path!r}: {what}", place=place, hint="expected package.module:object"
@@ -91,6 +91,21 @@ def _import(kind: str, path: str, place: Place | None) -> Any:
         for folder in added:
             sys.path.remove(folder)
     return found
+
+
+def fault_of_plugin(error: BaseException) -> InputError | None:
+    """An error that passed through a user's own module, as that module's: with its innermost line there.
+
+    None where the module had no part in it.
+    """
+    where, trace = "", error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        module = sys.modules.get(str(frame.f_globals.get("__name__", "")).partition(".")[0])
+        if hasattr(module, MARK):
+            where = f"{frame.f_code.co_filename}:{trace.tb_lineno}: in {frame.f_code.co_name}"
+        trace = trace.tb_next
+    return InputError(f"{where}: {type(error).__name__}: {error}") if where else None
 
 
 def _mark(top: str, folders: list[str]) -> None:

@@ -50,6 +50,10 @@ class Bench(TyperGroup):
         except BrokenPipeError:
             _close_stdout()
             code = BROKEN_PIPE
+        except SystemExit as error:  # a plug-in may end itself, but not us without a word
+            code = 0 if ctx.params.get("debug") else _plugin(error)
+            if not code:
+                raise
         except Exception as error:
             if hasattr(error, "show") or ctx.params.get("debug"):  # a usage error, shown by typer; or asked for
                 raise
@@ -108,27 +112,23 @@ def _unexpected(error: Exception) -> int:
         if sentences := shadowed():
             _say("error: " + "; ".join(sentences))
             return 2
-    if where := _inside_plugin(error):
-        _say(f"error: {where}: {type(error).__name__}: {error}")
-        _say("`bench --debug …` with the same command shows the whole traceback")
-        return 2
+    if code := _plugin(error):
+        return code
     _say(f"a fault of Twinserve, not of your input: {type(error).__name__}: {error}")
     _say("`bench --debug …` with the same command shows where; please report it")
     return BUG
 
 
-def _inside_plugin(error: Exception) -> str:
-    """The innermost line of a user's own module that an exception passed through, or ""."""
-    from workloads.registry import MARK
+def _plugin(error: BaseException) -> int:
+    """Tell a fault of a user's own module; 0 where there is none."""
+    from workloads.registry import fault_of_plugin
 
-    where, trace = "", error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        module = sys.modules.get(str(frame.f_globals.get("__name__", "")).partition(".")[0])
-        if hasattr(module, MARK):
-            where = f"{frame.f_code.co_filename}:{trace.tb_lineno}: in {frame.f_code.co_name}"
-        trace = trace.tb_next
-    return where
+    fault = fault_of_plugin(error)
+    if fault is None:
+        return 0
+    _say(f"error: {fault}")
+    _say("`bench --debug …` with the same command shows the whole traceback")
+    return 2
 
 
 def _say(text: str) -> None:

@@ -160,3 +160,70 @@ def test_a_scheduler_that_never_admits_is_told(plugged: Path, write: Callable[..
     write(SCHEDULER.replace("step.budget < 1", "True"), "mine/my_sched.py")
     done = bench("run", plugged, "--set", USE, "--out", tmp_path / "out")
     assert done.exit_code == 3 and "never admitted although nothing runs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "from twinserve import Scheduler\nclass X(Scheduler):\n    pass\n",
+            "scheduler 'my_sched:X' does not say what",
+        ),
+        ("from twinserve import Scheduler\nclass X(Scheduler):\n    plan = 1\n", "'my_sched:X' is not a scheduler"),
+        ("class X:\n    def plan(self):\n        pass\n", "it takes (self), and is called with (self, step)"),
+        (
+            "class X:\n    def __init__(self, a, b):\n        pass\n    def plan(self, step):\n        pass\n",
+            "scheduler 'my_sched:X' cannot be called: missing a required argument: 'b' (it takes (a, b), and is",
+        ),
+        ("class X:\n    def __init__(self):\n        pass\n    def plan(self, step):\n        pass\n", "too many pos"),
+        ("raise SystemExit(3)\n", "cannot load scheduler 'my_sched:X': SystemExit: 3"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_when_it_is_loaded(
+    text: str, says: str, plugged: Path, write: Callable[..., Path]
+) -> None:
+    write(text, "mine/my_sched.py")
+    done = bench("run", plugged, "--set", "engine.scheduler.name=my_sched:X")
+    assert done.exit_code == 2 and says in done.stderr, done.stderr
+    assert done.stderr.startswith("error: --set: engine.scheduler.name: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            ALLOCATOR.replace("(self, capacity,", "(self, size, capacity,"),
+            "wants size, which nobody gives (it may take",
+        ),
+        (
+            "from twinserve import KVAllocator\nclass Halved(KVAllocator):\n    def admit(self): ...\n",
+            "lacks footprint,",
+        ),
+    ],
+)
+def test_an_allocator_that_cannot_be_used_is_refused(
+    text: str, says: str, plugged: Path, write: Callable[..., Path]
+) -> None:
+    write(text, "mine/my_kv.py")
+    done = bench("run", plugged, "--set", "engine.kv.allocator=my_kv:Halved")
+    assert done.exit_code == 2 and says in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("where", ["__init__(self, config)", "plan(self, step)"])
+def test_a_plugin_that_ends_itself_is_named(where: str, plugged: Path, write: Callable[..., Path]) -> None:
+    body = f"    def {where}:\n        raise SystemExit(3)\n"
+    rest = "    def plan(self, step):\n        pass\n" if "init" in where else ""
+    write(f"from twinserve import Scheduler\nclass X(Scheduler):\n{body}{rest}", "mine/my_sched.py")
+    done = bench("run", plugged, "--set", "engine.scheduler.name=my_sched:X", "-q")
+    assert done.exit_code == 2 and f"my_sched.py:4: in {where.partition('(')[0]}: SystemExit: 3" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_fault_in_a_worker_of_a_sweep_names_its_line_too(
+    plugged: Path, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    write(SCHEDULER.replace("step.decode()", "raise SystemExit(3)"), "mine/my_sched.py")
+    swept = load_workload(plugged, [f"sweep.{USE.replace('=', '=[chunked-prefill, ')}]"])
+    result = run_sweep(swept, tmp_path / "out", workers=2)
+    assert [point.status for point in result.points] == ["done", "failed"]
+    assert "my_sched.py:8: in plan: SystemExit: 3" in result.points[1].error
