@@ -75,6 +75,6 @@ class EngineSection(Section):
     parallel: ParallelSection = ParallelSection()
     quantization: Annotated[str, registered("quantization")] | None = None
     max_model_len: Natural | None = None
-    depth: Count | None = None
+    depth: Annotated[int, Field(ge=1, le=2)] | None = None
     stops_ahead: bool | None = None
     host: Literal["vllm", "sglang", "tensorrt-llm", "none"] | None = None

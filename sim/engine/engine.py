@@ -16,7 +16,7 @@ with it were already in flight is computed there for nothing, as in every engine
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from sim.config import EngineConfig
@@ -24,7 +24,7 @@ from sim.engine import refusals
 from sim.engine.limits import LimitCalendar
 from sim.engine.plan import Executor, Stay, StepOutcome, StepPlan, Ticket
 from sim.engine.recorder import Recorder
-from sim.engine.sequence import DEVICE, HOST, Sequence
+from sim.engine.sequence import DEVICE, HOST, NEVER, Sequence
 from sim.engine.state import EngineState
 from sim.engine.step import Step
 from sim.kv.base import FOREVER, KVAllocator
@@ -83,12 +83,12 @@ class Engine:
         self._flights: deque[tuple[StepPlan, Ticket, float]] = deque()  # plan, ticket, start
         self._ended_stays: list[Stay] = []
         self._sequences: dict[int, Sequence | tuple[Sequence, ...]] = {}  # by row; several for parallel samples
-        self._forked: list[Sequence] = []  # since the last commit
         self._preempted: list[Sequence] = []  # not yet told to the executor
         self._depth = config.depth
         self._tells_lengths = config.kv.allocator == "contiguous"
         whole = config.scheduler.name == "continuous" and config.scheduler.prefill == "first"
         self._longest_prompt = config.scheduler.max_num_batched_tokens if whole else max_len
+        self._reserves = config.scheduler.gate in ("reserve-output", "max-length")
         self._plans = 0
         self._tokenless = 0
         self._busy_until = 0.0
@@ -114,8 +114,8 @@ class Engine:
         reason = state.allocator.fits(seq)
         if inputs > self._longest_prompt:
             reason = refusals.prompt_too_long(inputs, self._longest_prompt)
-        elif n > 1 and not reason:
-            reason = refusals.too_many_samples(seq, n, state)
+        elif not reason and (n > 1 or self._reserves):
+            reason = refusals.too_much(seq, n, state, self._reserves)
         if reason:
             self.executor.forget(seq)
             return reason
@@ -148,9 +148,11 @@ class Engine:
         for seq in self._samples(row):
             if seq.alive:
                 if seq.cohort is not None or seq in self.state.draining:
-                    self.recorder.segment(seq, seq.join_tick, self.state.cohort.tick - seq.join_tick)
+                    self.recorder.segment(seq, seq.join_tick, seq.known - seq._base - seq.join_tick)
                 self._drop(seq, now, finished=False)
         del self._sequences[row]
+        if self._undelivered and not self.state.running:
+            self._deliver(now)
         return True
 
     def unfinished_rows(self) -> list[int]:
@@ -194,9 +196,9 @@ class Engine:
         if step.touched:
             for seq in step.admitted:
                 self.recorder.seated(seq, now)
-            if self._preempted:
-                plan.preempted, self._preempted = self._preempted, []
-        elif self._stretch:
+        if self._preempted:
+            plan.preempted, self._preempted = self._preempted, []
+        elif self._stretch and not step.touched:
             self.recorder.watch(now, self.state)
             plan.repeat = self._horizon()
             if plan.repeat > 1 and not self.scheduler.arrival_matters(self.state):
@@ -264,6 +266,8 @@ class Engine:
             state.decode_steps += steps
         for chunk in plan.chunks:
             seq = chunk.seq
+            if not seq.alive:  # cancelled while its plan was in flight
+                continue
             seq._computed += chunk.tokens
             if not self._registers_early:
                 state.allocator.computed(seq, seq._computed)
@@ -274,13 +278,13 @@ class Engine:
                 if self._limits is not None:
                     self._limits.expect(seq)
                 if seq.siblings:
-                    self._fork(seq)
+                    self._fork(plan, seq)
         if plan.chunks and state.allocator.shares:
             state.blocked = False  # what was computed may now be hit
         if self._limits is not None and (full := self._limits.reached(cohort.tick)):
             self._drain(full)
 
-    def _fork(self, seq: Sequence) -> None:
+    def _fork(self, plan: StepPlan, seq: Sequence) -> None:
         """Split parallel samples off a prompt that is complete; who finds no memory waits and computes it again."""
         state = self.state
         for child in seq.siblings:
@@ -290,12 +294,13 @@ class Engine:
                 continue
             child._known, child._computed = seq.known, seq.computed
             state.seat(child)
+            child.seated_in = plan.number
             state.cohort.join(child)
             if self._limits is not None:
                 self._limits.expect(child)
             self.executor.forked(child, state.cohort.tick)
             self._step.copies += copies
-        self._forked.extend(child for child in seq.siblings if child.cohort is not None)
+        plan.forked = [*plan.forked, *(child for child in seq.siblings if child.cohort is not None)]
         state.disperse(seq)
 
     def _drain(self, full: list[Sequence]) -> None:
@@ -318,18 +323,16 @@ class Engine:
             if chunk.samples:
                 chunk.seq.token_at = now
                 sampled = True
-        if self._forked:
-            for child in self._forked:
-                child.token_at = now
-                recorder.seated(child, now)
-            self._forked.clear()
+        for child in plan.forked:
+            child.token_at = now
+            recorder.seated(child, now)
+        for seq, _ in plan.swapped_in:
+            seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
         if self._ended_stays:
-            for seq, joined, ticks in self._ended_stays:
-                recorder.segment(seq, joined, ticks)
-            self._ended_stays.clear()
+            self._note_stays(after, outcome.ended)
         for seq in outcome.ended:
             if seq.alive and seq.order >= 0:  # a sample that found no memory to split off into has had no token yet
-                self._finish(seq, after, now)
+                self._finish(seq, plan, after, now)
         if self._undelivered and not self.state.running:
             self._deliver(now)
         ahead = bool(self._flights) and self._flights[-1][0].stretched  # the state is at the end of a stretch to come
@@ -338,10 +341,18 @@ class Engine:
         if self._tokenless > _PATIENCE:
             raise refusals.in_circles(_PATIENCE, self.state)
 
-    def _finish(self, seq: Sequence, after: int, now: float) -> None:
-        """Let a finished sequence go; `after` is the counter right after its last token."""
+    def _note_stays(self, after: int, ended: Iterable[Sequence]) -> None:
+        """Record stays that ended by preemption; of an answer that had ended before, only what belongs to it."""
+        over = set(ended)
+        for seq, joined, ticks in self._ended_stays:
+            self.recorder.segment(seq, joined, min(ticks, after - joined) if seq in over else ticks)
+        self._ended_stays.clear()
+
+    def _finish(self, seq: Sequence, plan: StepPlan, after: int, now: float) -> None:
+        """Let a sequence go that finished with this plan; `after` is the counter right after its last token."""
         keep = FOREVER
-        if seq.cohort is not None or seq in self.state.draining:
+        here = seq.cohort is not None or seq in self.state.draining
+        if here and seq.seated_in <= plan.number:  # else a later plan, not knowing, took it in again
             self.recorder.segment(seq, seq.join_tick, after - seq.join_tick)
             keep = seq._base + after - 1  # what later plans computed for it, not knowing, is no part of its answer
         self._drop(seq, now, finished=True, keep=keep)

@@ -57,6 +57,7 @@ class StepPlan:
         swapped_out, swapped_in: KV moved before the step.
         preempted: sequences that lost their KV or went to the host while this plan was made.
         left: stays in the cohort that ended by preemption while this plan was made.
+        forked: parallel samples that were split off when their prompt was complete with this step.
         repeat: how many times in a row the step may be run as it is; executors that cannot, run it once.
     """
 
@@ -69,6 +70,7 @@ class StepPlan:
     swapped_in: Seq[Move] = ()
     preempted: Seq[Sequence] = ()
     left: Seq[Stay] = ()
+    forked: Seq[Sequence] = ()
     repeat: int = 1
     stretched = False  # whether more than one step of it is in flight
 

@@ -21,14 +21,15 @@ def prompt_too_long(tokens: int, budget: int) -> str:
     return f"prompt of {tokens:,} tokens exceeds max_num_batched_tokens {budget:,}, and this scheduler does not cut prompts"
 
 
-def too_many_samples(seq: Sequence, samples: int, state: EngineState) -> str | None:
-    """Parallel samples that could never run together; None if they could."""
+def too_much(seq: Sequence, samples: int, state: EngineState, reserves: bool) -> str | None:
+    """More samples than seats, or more KV than can ever be reserved for it; None if neither."""
     config, allocator = state.config, state.allocator
     if samples > config.max_num_seqs:
         return f"asks for {samples} samples; max_num_seqs is {config.max_num_seqs}"
     need = samples * allocator.footprint(seq.limit)
-    if config.victim == "none" and need > allocator.capacity:
-        return f"its {samples} samples may need {need:,} tokens of KV; the pool has {allocator.capacity:,}"
+    if (reserves or config.victim == "none") and need > allocator.capacity:
+        whose = f"its {samples} samples" if samples > 1 else "its answer"
+        return f"{need:,} tokens of KV are to be reserved for {whose}; the pool has {allocator.capacity:,}"
     return None
 
 

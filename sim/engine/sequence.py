@@ -40,6 +40,7 @@ class Sequence:
         node: radix tree node it holds a lock on.
         cached_tokens: prompt tokens found in the cache at its first admission.
         preemptions, recomputed_tokens: how often it was preempted, and tokens it had to prefill again.
+        seated_in: number of the plan that gave it memory last.
         lost_tokens: how many were computed when it lost its memory last.
         admitted_at: seconds, when it first got memory, NaN before. token_at: when its latest prefill gave a token,
             NaN if it came back from the host since.
@@ -67,6 +68,7 @@ class Sequence:
     preemptions = 0
     recomputed_tokens = 0
     lost_tokens = 0
+    seated_in = -1
     siblings: tuple[Sequence, ...] = ()
     _computed = 0
     _base = 0

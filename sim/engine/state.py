@@ -30,6 +30,7 @@ class EngineState:
         prefilling: those of them whose known tokens are not all computed, in order of admission.
         cohort: those of them that decode.
         retained: finished sequences whose memory is held until their batch ends (static batching).
+        kept_seats: seats kept for samples that will be split off running sequences.
         draining: running sequences that reached their declared limit in a plan that has not come back.
         promised: memory that the running sequences would take at their declared limits, in tokens.
         declared: tokens that the running sequences may ever know together, by their declared limits.
@@ -51,6 +52,7 @@ class EngineState:
         "draining",
         "host_free",
         "keeps_totals",
+        "kept_seats",
         "long_answers",
         "prefilling",
         "promised",
@@ -81,6 +83,7 @@ class EngineState:
         self.keeps_totals = keeps_totals
         self.promised = 0
         self.declared = 0
+        self.kept_seats = 0
         self.long_answers = 0
         self.blocked = False
         self.decode_steps = 0
@@ -89,7 +92,7 @@ class EngineState:
     @property
     def seats(self) -> int:
         """How many more sequences may hold memory."""
-        return self.config.max_num_seqs - len(self.running) - len(self.retained)
+        return self.config.max_num_seqs - len(self.running) - len(self.retained) - self.kept_seats
 
     @property
     def known(self) -> int:
@@ -117,6 +120,7 @@ class EngineState:
     def seat(self, seq: Sequence) -> None:
         """`seq` now holds memory on the device."""
         self.running[seq] = None
+        self.kept_seats += len(seq.siblings)
         self.admissions += 1
         seq.order = self.admissions
         seq.place = DEVICE
@@ -126,6 +130,7 @@ class EngineState:
     def unseat(self, seq: Sequence) -> None:
         """`seq` no longer holds memory on the device."""
         del self.running[seq]
+        self.kept_seats -= len(seq.siblings)
         self.blocked = False
         if self.keeps_totals:
             self._total(seq, -1)
@@ -144,4 +149,5 @@ class EngineState:
         if self.keeps_totals:
             self.promised -= seq.footprint - share
         seq.footprint = share
+        self.kept_seats -= len(seq.siblings)
         seq.siblings = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sim.engine.plan import Chunk, Move, Stay, StepPlan
-from sim.engine.sequence import DEVICE, HOST, NEVER, NOWHERE, Sequence
+from sim.engine.sequence import DEVICE, HOST, NOWHERE, Sequence
 from sim.engine.state import EngineState
 from sim.kv.base import NO_HIT
 from workloads.errors import TwinserveError
@@ -238,7 +238,7 @@ class Step:
         allocator = self._allocator
         if seq.place != NOWHERE or not seq.alive:
             raise PlanError(f"{seq} does not wait and cannot be admitted")
-        if len(state.running) + len(state.retained) + len(seq.siblings) >= self._seats:
+        if len(state.running) + len(state.retained) + state.kept_seats + len(seq.siblings) >= self._seats:
             state.blocked = True
             return False
         if self._unregistered:
@@ -271,6 +271,7 @@ class Step:
         state.seat(seq)
         state.prefilling.append(seq)
         self.admitted[seq] = None
+        seq.seated_in = self._plan.number
         self._computing = None
         self._chunks[seq] = Chunk(seq, tokens, cached, tokens, tokens == remaining)
         self._touched = True
@@ -322,12 +323,14 @@ class Step:
         if state.seats < 1 or self.budget < 1 or not state.allocator.admit(seq, NO_HIT, seq._known):
             state.blocked = True
             return False
+        if state.cohort.size and not self._decoding:
+            raise PlanError("swap_in() comes after decode(): who comes back decodes in this step, and so do all others")
         self._touched = True
         state.swapped.remove(seq)
         state.host_free += seq._computed
         self._swapped_in.append(Move(seq, seq._computed))
         self.admitted[seq] = None
-        seq.token_at = NEVER
+        seq.seated_in = self._plan.number
         state.seat(seq)
         state.cohort.join(seq)
         self._decoding = True

@@ -107,9 +107,6 @@ def test_a_swapped_request_gives_its_host_memory_back() -> None:
     check_run(done)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a batch is handed out when a plan comes back and finds nobody running, not by cancel()"
-)
 def test_a_batch_is_handed_out_when_its_last_member_is_cancelled() -> None:
     def watch(this, moment, now):
         if moment == "land" and len(this.plans) == 8:
