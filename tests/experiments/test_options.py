@@ -75,7 +75,7 @@ ENGINE = {
     "preset ": Case(("vllm", "vllm-v0", "sglang", "sglang-mixed", "tensorrt-llm", "tensorrt-llm-chunked", "lightllm")),
     "quantization": Case(("fp8", "awq-int4"), ROOMY),
     "max_model_len": Case((500, 700)),
-    "depth": Case((1,)),
+    "depth": Case((2,)),
     "stops_ahead": Case((False,), {"engine.preset": "vllm"}, refused=(({}, True),)),
     "host": Case(("sglang", "tensorrt-llm", "none")),
     "scheduler.name": Case(("static",), {"engine.scheduler": {}}),
