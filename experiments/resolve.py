@@ -75,7 +75,7 @@ def resolve(workload: Workload) -> Resolved:
     except InputError as error:
         raise _placed(workload, error) from None
     config = _config(workload, draft, budget)
-    warnings = [*draft.notices, *getattr(cost, "notes", ()), *_oracles(engine)]
+    warnings = [*draft.notices, *getattr(cost, "notes", ()), *_oracles(engine), *_windows(model)]
     return Resolved(
         workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings
     )
@@ -148,6 +148,16 @@ def _placed(workload: Workload, error: InputError) -> InputError:
     if key.split(".")[0] in ("kv", "scheduler", "parallel", "quantization"):
         key = f"engine.{key}"
     return InputError(error.message, place=replace(workload.place(key), key=key), hint=error.hint)
+
+
+def _windows(model: ModelSpec) -> list[str]:
+    """What the KV pool does not know yet."""
+    if not model.window_layers:
+        return []
+    return [
+        f"KV is kept for the whole context in all {model.layers} layers, also in the {model.window_layers} with a sliding window "
+        f"of {model.window:,} tokens: an engine with a hybrid KV manager holds more requests than this"
+    ]
 
 
 def _oracles(engine: EngineConfig) -> list[str]:
