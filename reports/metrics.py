@@ -139,7 +139,7 @@ def _counts(r: Requests, duration: float | None) -> dict:
     for status in (FAILED, REFUSED, CANCELLED):
         reasons, counts = np.unique(r.reason[r.status == status].astype(str), return_counts=True)
         summary[f"{status}_reasons"] = {
-            text or "no reason given": int(count) for text, count in zip(reasons, counts, strict=True)
+            str(text) or "no reason given": int(count) for text, count in zip(reasons, counts, strict=True)
         }
     return summary
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from reports import strict_json
 from reports.columns import REQUESTS, STEPS, TABLES, TIMELINE, TOKENS, read_table, write_table
 from reports.fingerprint import traffic_fingerprint
+from reports.run_check import check_columns, check_head
 from reports.run_data import Requests, RunData, Timeline, TokenTimes
 from workloads.errors import InputError, OutputError, Place
 
@@ -121,7 +122,7 @@ def read_run(path: Path) -> RunData:
         notes=head["notes"],
         host=head.get("host") or {},
     )
-    _check_tokens(data.tokens, folder)
+    check_columns(data, folder)
     return data
 
 
@@ -150,6 +151,7 @@ def read_head(path: Path) -> dict:
     for key, kind in {**_KEYS, "summary": dict}.items():
         if not isinstance(head.get(key), kind):
             raise InputError("is missing or of the wrong type", place=Place(file=str(file), key=key))
+    check_head(head, file)
     return head
 
 
@@ -225,15 +227,3 @@ def _move_into(temporary: Path, place: Path, out: Path, overwrite: bool) -> None
             raise
         shutil.rmtree(older, ignore_errors=True)
         return
-
-
-def _check_tokens(tokens: TokenTimes, folder: Path) -> None:
-    last = tokens.first_step + tokens.steps
-    used = tokens.steps > 0
-    bad = (tokens.steps < 0) | (used & ((tokens.first_step < 0) | (last > len(tokens.step_ends))))
-    if bad.any():
-        row = int(bad.argmax())
-        raise InputError(
-            f"row {row} speaks of decode steps that steps.parquet does not have",
-            place=Place(file=str(folder / TOKENS.file)),
-        )
