@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from sim.engine.sequence import Sequence
+from sim.engine.sequence import DEVICE, Sequence
 from sim.kv.base import KVAllocator
 from sim.kv.keys import merged
 from sim.kv.radix_tree import cut
@@ -115,7 +115,7 @@ class LongestPrefix(FirstCome):
 
     Sorting looks at every waiting prompt, so above `limit` of them it falls back to first come, as SGLang does, and also
     where nothing is cached. A prompt with a short hit that agrees with an earlier one, which has a short hit too, for
-    `short_hit` tokens and more waits until that one has computed them.
+    `short_hit` tokens and more comes last until that one has computed them.
     """
 
     indifferent = False
@@ -125,13 +125,20 @@ class LongestPrefix(FirstCome):
     def __init__(self, allocator: KVAllocator) -> None:
         super().__init__()
         self._allocator = allocator
+        self._begun: dict[tuple[Span, ...], Sequence] = {}  # beginnings of those admitted last
+
+    def remove(self, seq: Sequence) -> None:
+        super().remove(seq)
+        if self._allocator.shares and len(self._queue) <= self.limit and seq.prompt_tokens >= self.short_hit:
+            self._begun[beginning(seq.prompt, self.short_hit)] = seq
 
     def head(self) -> Sequence:
         queue = self._queue
         if len(queue) == 1 or len(queue) > self.limit or not self._allocator.shares:
             return queue[0]
         hits = {seq: self._allocator.lookup(seq).tokens for seq in queue}
-        seen: set[tuple[Span, ...]] = set()
+        self._begun = {start: seq for start, seq in self._begun.items() if self._under_way(seq)}
+        seen = set(self._begun)
         deprioritised: set[Sequence] = set()
         for seq in queue:
             if hits[seq] > self.short_hit or seq.prompt_tokens < self.short_hit:
@@ -141,6 +148,10 @@ class LongestPrefix(FirstCome):
                 deprioritised.add(seq)
             seen.add(start)
         return min(queue, key=lambda seq: (seq in deprioritised, -hits[seq]))
+
+    def _under_way(self, seq: Sequence) -> bool:
+        """Whether it was admitted and its beginning is just being computed."""
+        return seq.place == DEVICE and seq.computed < self.short_hit
 
 
 def beginning(prompt: tuple[Span, ...], tokens: int) -> tuple[Span, ...]:
