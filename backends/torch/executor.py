@@ -195,7 +195,7 @@ class TorchExecutor:
         for seq, tokens in plan.swapped_in:
             mine = self.book[seq]
             self.pool.put_back(page_ids(self._allocator, seq)[: -(-tokens // size)], mine.host)
-            mine.host, mine.stay = None, -1
+            mine.host = None
 
     # --- rows
 

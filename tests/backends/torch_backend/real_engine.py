@@ -55,7 +55,7 @@ class Served:
         prompts: row → ids of the prompt.
         logits: (row, sample, position) → logits of the step that drew the token there.
         cached, preemptions: row → of its first sample. finished, refused: rows. plans: how many.
-        mixed: whether a step had prompt pieces and decoding sequences.
+        exchanges: steps that swapped both ways. mixed: whether a step had prompt pieces and decoding sequences.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Served:
         self.prompts: dict[int, list[int]] = {}
         self.logits: dict[tuple[int, int, int], torch.Tensor] = {}
         self.cached: dict[int, int] = {}
-        self.preemptions = self.swaps = self.copies = self.chunks = 0
+        self.preemptions = self.swaps = self.exchanges = self.copies = self.chunks = 0
         self.mixed = False
         self.finished: list[int] = []
         self.refused: dict[int, str] = {}
@@ -95,6 +95,7 @@ class Served:
         def watched_submit(plan, now, until):
             self.preemptions += len(plan.preempted)
             self.swaps += len(plan.swapped_in)
+            self.exchanges += bool(plan.swapped_in) and bool(plan.swapped_out)
             self.copies += len(plan.copies)
             self.chunks += len(plan.chunks)
             self.mixed |= bool(plan.chunks) and plan.cohort is not None

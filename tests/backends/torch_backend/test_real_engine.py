@@ -129,6 +129,18 @@ def test_swapped_sequences_come_back_with_all_their_keys_and_values(model, folde
     assert served.swaps > 2 and served.swaps == served.preemptions
 
 
+@pytest.mark.parametrize(("allocator", "depth"), [("paged", 1), ("paged", 2), ("radix", 2)])
+def test_one_step_may_swap_out_and_in_through_the_same_pages(model, folder, allocator, depth) -> None:
+    config = engine_config(
+        name="rotating:Rotating", preemption="swap", max_num_seqs=6, allocator=allocator, depth=depth,
+        prefix_caching=False, block_size=4,
+    )  # fmt: skip
+    rows = [{"prompt": 9 + i, "output": 30} for i in range(6)]
+    served = Served(model, traffic_of(rows), config, capacity=240)
+    check_all(served, folder)
+    assert served.exchanges > 5 and served.swaps > 10
+
+
 def test_without_host_memory_swaps_become_recomputation(model, folder) -> None:
     config = engine_config(preemption="swap", max_num_seqs=12)
     rows = [{"prompt": 20 + i, "output": 40} for i in range(10)]
