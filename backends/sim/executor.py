@@ -135,6 +135,8 @@ class SimExecutor:
             steps = min(plan.repeat, due - tick)
             if self._ahead:  # one step more: that something ended is known only when the next is on its way
                 steps = 1 if self._ending else min(plan.repeat, due - tick + 1)
+            if due == _NEVER and steps > 1:
+                raise RuntimeError("sequences decode whose answers are never due; no stretch of their steps would end")
             ends = self._stretch(plan.rows, plan.context, steps, start, until)
         last = tick + len(ends)
         if due == last:
