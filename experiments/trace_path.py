@@ -39,6 +39,8 @@ def find_trace(path: str, folder: Path) -> Path:
     try:
         return existing(folder / given)
     except InputError as error:
+        if error.message != "no such file":
+            raise
         raise InputError(f"no trace at {folder / given}", hint=_hint(given, error.hint)) from None
 
 

@@ -10,12 +10,12 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from experiments.schema import Workload
-from experiments.schema.base import Wrong
+from experiments.schema.base import Section, Wrong
 from experiments.schema.messages import to_input_error
 from experiments.schema.sweep import expand
 from experiments.yaml_tree import Path_, Tree, dotted, parse_tree, parse_value, read_text
@@ -148,7 +148,27 @@ def parse_override(text: str) -> Override:
         raise InputError(
             f"expected key=value, got {text!r}", place=Place(file="--set"), hint="such as load.concurrency=64"
         )
-    return Override(split_key(key.strip()), parse_value(value, place), place)
+    path = split_key(key.strip())
+    found = parse_value(value, place)
+    if not value.strip() and _is_section(path):
+        raise InputError(
+            "expected keys and values, got nothing",
+            place=place,
+            hint=f"such as {key.strip()}='{{key: value}}', or {key.strip()}=null to leave the section out",
+        )
+    return Override(path, found, place)
+
+
+def _is_section(path: Path_) -> bool:
+    """Whether a key is one of the file's sections rather than a value."""
+    kind: Any = Workload
+    for part in path:
+        field = getattr(kind, "model_fields", {}).get(part)
+        if field is None:
+            return False
+        options = get_args(field.annotation) or (field.annotation,)
+        kind = next((each for each in options if isinstance(each, type) and issubclass(each, Section)), None)
+    return kind is not None or path == ("sweep",)
 
 
 def split_key(key: str) -> Path_:

@@ -80,7 +80,7 @@ def read_text(path: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError("is not UTF-8 text", place=Place(file=str(path), line=line)) from None
+        raise InputError("is not UTF-8 text", place=Place(file=str(path), line=line), hint="save it as UTF-8") from None
 
 
 def parse_tree(text: str, file: str) -> Tree:

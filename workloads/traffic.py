@@ -27,6 +27,9 @@ import numpy as np
 
 from workloads.errors import InputError
 
+LATEST = 1e9
+"""Seconds, some thirty years: a time beyond it is a slip, and clocks in float64 would lose microseconds."""
+
 
 class Span(NamedTuple):
     """`length` tokens of content `content`, starting at its token `offset`."""
@@ -149,7 +152,13 @@ class Traffic:
             prompts = [(Span(2 * row, 0, length),) for row, length in zip(numbers, inputs, strict=True)]
         else:
             prompts = [self.spans.row(row) for row in numbers]
-        columns = (self.arrival[rows], self.output_tokens[rows], self.max_tokens[rows], self.priority[rows], self.n[rows])
+        columns = (
+            self.arrival[rows],
+            self.output_tokens[rows],
+            self.max_tokens[rows],
+            self.priority[rows],
+            self.n[rows],
+        )
         arrival, outputs, limits, priority, n = (column.tolist() for column in columns)
         return list(map(Request, numbers, arrival, inputs, outputs, limits, prompts, priority, n))
 
@@ -173,13 +182,15 @@ class Traffic:
         for column in ("input_tokens", "output_tokens", "max_tokens", "parent", "think", "priority", "n"):
             if len(getattr(self, column)) != len(self):
                 raise InputError(f"{self.name}: column {column} has another length than arrival")
+        self._check("arrival", ~np.isfinite(self.arrival) | (self.arrival < 0), "must be finite and not negative")
         self._check(
-            "arrival", ~np.isfinite(self.arrival) | (self.arrival < 0), "must be finite and not negative"
+            "arrival", self.arrival > LATEST, f"is more than {LATEST:g} s after the start, which cannot be meant"
         )
         self._check("input_tokens", self.input_tokens < 1, "must be at least 1")
         self._check("output_tokens", self.output_tokens < 1, "must be at least 1")
         self._check("max_tokens", self.max_tokens < 0, "must not be negative")
         self._check("think", ~np.isfinite(self.think) | (self.think < 0), "must be finite and not negative")
+        self._check("think", self.think > LATEST, f"is more than {LATEST:g} s, which cannot be meant")
         self._check("n", self.n < 1, "must be at least 1")
         self._check("parent", self.parent >= np.arange(len(self)), "must be an earlier row")
         roots = self.arrival[self.parent < 0]

@@ -375,3 +375,18 @@ def test_cjk_and_emoji_under_a_c_locale(write: Write) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, env=env, check=False)
     assert "w.yaml:5: bad键: unknown key 'bad键' in the file" in done.stderr.decode()
     assert load_workload(write(GOOD + "name: 聊天 🚀\n")).name == "聊天 🚀"
+
+
+@pytest.mark.parametrize("key", ["engine", "engine.kv", "traffic.trace", "sweep"])
+def test_an_override_never_empties_a_section_unasked(key: str) -> None:
+    with pytest.raises(InputError, match=rf"{key}: expected keys and values, got nothing"):
+        parse_override(f"{key}=")
+    assert parse_override(f"{key}=null").value is None
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_in_another_encoding(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_bytes("name: é\n".encode(encoding))
+    with pytest.raises(InputError, match="save it as UTF-8"):
+        load_workload(path)

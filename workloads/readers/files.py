@@ -13,7 +13,13 @@ from workloads.errors import InputError, Place
 def existing(path: str | Path) -> Path:
     """`path` as a `Path`, or an `InputError` that names what lies near it."""
     path = Path(path)
-    if not path.exists():
+    try:
+        path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise InputError(
+                f"is a link to {path.readlink()}, which does not exist", place=Place(str(path)), hint="mend the link"
+            ) from None
         parent = path.parent
         names = sorted(p.name for p in parent.iterdir()) if parent.is_dir() else []
         near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.6)
@@ -21,7 +27,10 @@ def existing(path: str | Path) -> Path:
             hint = f"did you mean {' or '.join(near)}?"
         else:
             hint = "check the path" if names else f"the folder {parent} does not exist or is empty"
-        raise InputError("no such file", place=Place(str(path)), hint=hint)
+        raise InputError("no such file", place=Place(str(path)), hint=hint) from None
+    except (OSError, ValueError) as error:  # a loop of links, a file in place of a folder, no permission, a null byte
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read: {why}", place=Place(str(path)), hint="check the path") from None
     return path
 
 
@@ -41,9 +50,7 @@ def read_text(path: str | Path) -> str:
             data = gzip.decompress(data)
         return data.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(
-            f"damaged gzip file: {error}", place=place, hint="fetch or write it again"
-        ) from error
+        raise InputError(f"damaged gzip file: {error}", place=place, hint="fetch or write it again") from error
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise InputError(

@@ -27,7 +27,7 @@ from workloads.synthetic.sessions import (
     parse_sessions,
     sum_before,
 )
-from workloads.traffic import SpanTable, Traffic
+from workloads.traffic import LATEST, SpanTable, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,7 @@ class SyntheticSpec:
             elif lengths is None and name != "max_tokens":
                 raise section.error(name, "is missing", "a number of tokens or {distribution: …}")
         if lengths is not None and ("input_tokens" in laws or "output_tokens" in laws):
-            raise section.error(
-                "lengths", "gives input and output together; leave out input_tokens, output_tokens"
-            )
+            raise section.error("lengths", "gives input and output together; leave out input_tokens, output_tokens")
         spec = cls(
             requests=section.whole("requests", None, least=1),
             duration=section.seconds("duration", None, above=0),
@@ -197,13 +195,16 @@ def _lengths(spec: SyntheticSpec, streams: Streams, size: int) -> tuple[np.ndarr
     return inputs, spec.output_tokens.tokens(streams.get("output_tokens"), size)
 
 
-def _traffic(
-    spec: SyntheticSpec, streams: Streams, rows: Turns, prefix: tuple | None, name: str, seed: int
-) -> Traffic:
+def _traffic(spec: SyntheticSpec, streams: Streams, rows: Turns, prefix: tuple | None, name: str, seed: int) -> Traffic:
     size = len(rows.turn)
     sessions = int(rows.session[-1]) + 1
     notes = [f"synthetic, seed {seed}", f"arrivals: {spec.arrivals}"]
     parent = think = spans = None
+    if sessions > LATEST * spec.arrivals.rate:  # told before anything of that length is drawn
+        raise InputError(
+            f"{sessions:,} arrivals at {spec.arrivals.rate:g} a second last more than {LATEST:g} s",
+            hint="raise the rate",
+        )
     arrival = spec.arrivals.times(streams, sessions)
     if spec.sessions is not None:
         arrival = arrival[rows.session]
