@@ -100,7 +100,7 @@ def _unknown(name: str, plain: str, known: Iterable[str]) -> InputError:
     by_plain = {_plain(n): n for n in names}
     close = difflib.get_close_matches(plain, list(by_plain), n=3, cutoff=0.5)
     nearest = " or ".join(by_plain[c] for c in close)
-    hint = f"did you mean {nearest}?" if nearest else "`bench list models` shows the bundled ones"
+    hint = f"did you mean {nearest}?" if nearest else "`bench list models` shows the bundled ones."
     return InputError(f"unknown model {name!r}", hint=f"{hint} A folder with a config.json works as well")
 
 

@@ -42,3 +42,16 @@ def test_links_that_lead_nowhere(tmp_path: Path) -> None:
         existing(tmp_path / "loop")
     with pytest.raises(InputError, match="is a link to nowhere, which does not exist"):
         existing(tmp_path / "gone.csv")
+
+
+@pytest.mark.parametrize("rate", [1e-300, 1e-30])
+def test_an_on_off_process_that_hardly_ever_sends_ends(rate: float) -> None:
+    arrivals = {"process": "on-off", "rate": rate, "on": 1.0, "off": 1.0}
+    spec = {
+        "duration": "10min",
+        "arrivals": arrivals,
+        "input_tokens": {"distribution": "fixed", "value": 8},
+        "output_tokens": {"distribution": "fixed", "value": 8},
+    }
+    with pytest.raises(InputError):
+        synthesize(spec, 0).validate()

@@ -17,6 +17,7 @@ import numpy as np
 from workloads.errors import InputError
 from workloads.streams import Streams
 from workloads.synthetic.fields import Section
+from workloads.traffic import LATEST
 
 MOST = 50_000_000  # requests; beyond this a specification is a slip rather than a wish
 CHUNK = 16_384  # drawn at a time, fixed so that sums are added in the same order for every count
@@ -112,7 +113,12 @@ class OnOff:
         means = np.array([self.on, self.off] if starts_on else [self.off, self.on])
         rates = np.array([busy, busy * self.quiet] if starts_on else [busy * self.quiet, busy])
         time, expected = [np.zeros(1)], [np.zeros(1)]
-        while count and expected[-1][-1] <= due[-1]:
+        while count and expected[-1][-1] <= due[-1] and time[-1][-1] <= LATEST:
+            if len(time) * CHUNK > MOST // 10:
+                raise InputError(
+                    f"more than {MOST // 10:,} busy spells of {self.on:g} s before {count:,} requests have come",
+                    hint="raise the rate, or make the spells longer",
+                )
             spells = (rng.exponential(1.0, (CHUNK, 2)) * means).ravel()
             time.append(time[-1][-1] + np.cumsum(spells))
             expected.append(expected[-1][-1] + np.cumsum(spells * np.tile(rates, CHUNK)))
