@@ -29,6 +29,9 @@ ReaderOptions = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="KEY=VALUE", help="Tell the format's reader something. May be repeated."),
 ]
+Figure = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw it too: .png, .svg or .pdf. An existing file is replaced.")
+]
 Target = Annotated[Path, typer.Argument(metavar="OUT", show_default=False, help="File to write: .jsonl or .jsonl.gz.")]
 
 
@@ -42,6 +45,7 @@ def inspect(
     limit: Limit = None,
     option: ReaderOptions = None,
     block_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a block, for prefix sharing.")] = 16,
+    figure: Figure = None,
     json: options.Json = False,
 ) -> None:
     """What is in a trace: rates, burstiness, lengths, prefix sharing. A workload file is taken too.
@@ -50,7 +54,7 @@ def inspect(
     Examples:
       bench trace inspect AzureLLMInferenceTrace_conv.csv
       bench trace inspect trace.jsonl --start 10min --duration 5min --json
-      bench trace inspect workload.yaml
+      bench trace inspect workload.yaml --figure traffic.svg
     """
     from workloads.inspect import describe, histogram
 
@@ -59,6 +63,8 @@ def inspect(
     else:
         traffic = _read(trace, format, start, duration, rate_scale, limit, option)
     facts = describe(traffic, block_size)
+    if figure is not None:
+        _draw(traffic, figure)
     if json:
         from experiments.cli.run import print_json
 
@@ -69,6 +75,19 @@ def inspect(
     for name in ("input_tokens", "output_tokens"):
         typer.echo(f"\n{name.replace('_', ' ')}")
         typer.echo(histogram(getattr(traffic, name)))
+
+
+def _draw(traffic: Traffic, file: Path) -> None:
+    """Arrivals, gaps and lengths as a picture."""
+    from workloads.errors import InputError, OutputError, Place
+    from workloads.inspect import figure
+
+    if file.suffix not in (".png", ".svg", ".pdf"):
+        raise InputError(f"cannot draw {file.name}", place=Place(key="--figure"), hint="expected .png, .svg or .pdf")
+    try:
+        figure(traffic).savefig(file)
+    except OSError as error:
+        raise OutputError(f"cannot write {file}: {error.strerror or error}") from None
 
 
 @trace_app.command()

@@ -179,6 +179,15 @@ def test_the_comments_of_the_template_are_valid_too(tmp_path: Path) -> None:
     assert found.engine.scheduler.name == "chunked-prefill" and found.engine.kv.dtype == "fp8" and found.sweep
 
 
+@pytest.mark.parametrize("name", ["traffic.png", "traffic.svg"])
+def test_a_trace_can_be_drawn(name: str, tmp_path: Path) -> None:
+    done = bench("trace", "inspect", "chat", "--limit", "300", "--figure", tmp_path / name)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / name).stat().st_size > 5_000
+    refused = bench("trace", "inspect", "chat", "--limit", "300", "--figure", tmp_path / "traffic.gif")
+    assert refused.exit_code == 2 and ".svg" in refused.output
+
+
 @pytest.mark.parametrize(("memory", "at_4k", "at_32k"), [("40GiB", 80, 10), ("40GB", 74, 9)])
 def test_size_of_a_given_kv_memory_is_the_rule_of_thumb(memory: str, at_4k: int, at_32k: int) -> None:
     what = ("llama-3.1-8b", "--gpu", "a100-sxm", "--quantization", "fp16", "--tensor", "1")
