@@ -181,11 +181,11 @@ def test_the_comments_of_the_template_are_valid_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["traffic.png", "traffic.svg"])
 def test_a_trace_can_be_drawn(name: str, tmp_path: Path) -> None:
-    done = bench("trace", "inspect", "chat", "--limit", "300", "--figure", tmp_path / name)
+    done = bench("trace", "inspect", "chat.jsonl.gz", "--limit", "300", "--figure", tmp_path / name)
     assert done.exit_code == 0, done.output
     assert (tmp_path / name).stat().st_size > 5_000
-    refused = bench("trace", "inspect", "chat", "--limit", "300", "--figure", tmp_path / "traffic.gif")
-    assert refused.exit_code == 2 and ".svg" in refused.output
+    refused = bench("trace", "inspect", "chat.jsonl.gz", "--limit", "300", "--figure", tmp_path / "traffic.gif")
+    assert refused.exit_code == 2 and ".svg" in refused.stderr
 
 
 @pytest.mark.parametrize(("memory", "at_4k", "at_32k"), [("40GiB", 80, 10), ("40GB", 74, 9)])
