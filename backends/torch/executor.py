@@ -75,12 +75,18 @@ class TorchExecutor:
         self._latest = torch.zeros(_FIRST_PLACES, dtype=torch.int64, device=model.device)
         self._free_places = list(range(_FIRST_PLACES - 1, -1, -1))
         self._zero = time.perf_counter()
+        self._ahead = False
+        self._said: dict[Sequence, int] = {}  # tokens of the last outcome
 
-    def attach(self, allocator: KVAllocator) -> None:
-        """Make room for the keys and values that `allocator` shares out, and read its block tables from now on."""
+    def attach(self, allocator: KVAllocator, depth: int = 1) -> None:
+        """Make room for the keys and values that `allocator` shares out, and read its block tables from now on.
+
+        Args:
+            depth: plans that may be in flight.
+        """
         spec = self.model.architecture.spec
         size = allocator.block_size
-        self._allocator = allocator
+        self._allocator, self._ahead = allocator, depth > 1
         self.pool = KVPool(spec, allocator.capacity // size, size, self.model.dtype, self.model.device)
         if isinstance(allocator, TokenPagedAllocator | TokenRadixAllocator):
             allocator.book = self.book
@@ -128,7 +134,12 @@ class TorchExecutor:
         return self.book[seq].most
 
     def forked(self, child: Sequence, tick: int) -> None:
-        """Nothing to do: its first token was drawn with its parent's, and its table is the allocator's."""
+        mine = self.book[child]
+        mine.split = True
+        if mine.pending is not None:
+            self._said[child] = mine.pending
+            mine.add(mine.pending)
+            mine.pending = None
 
     def forget(self, seq: Sequence) -> None:
         tokens = self.book[seq]
@@ -158,15 +169,24 @@ class TorchExecutor:
         return self._sent(packed.draws, drawn)
 
     def collect(self, ticket: Flight) -> StepOutcome:
+        """Wait for a plan. With one plan in flight, first tokens of parallel samples join `tokens` when the plan has landed:
+        only then is it known which of them found memory."""
         if ticket.event is not None:
             ticket.event.synchronize()
             ticket.end = self.clock()
         ended: list[Sequence] = []
-        tokens: dict[Sequence, int] = {}
+        tokens = self._said = {}
         ids = [] if ticket.drawn is None else ticket.drawn.tolist()
-        for (seq, mine, position), token in zip(ticket.draws, ids, strict=True):
-            if mine.over or position < len(mine.ids):
-                continue  # ended or dropped meanwhile; or a sample whose first token was drawn before it had memory
+        for (seq, mine, _, guest), token in zip(ticket.draws, ids, strict=True):
+            if mine.over:  # it ended or was dropped meanwhile
+                continue
+            if guest and not mine.split:
+                if self._ahead:  # it found no memory, and draws this token again when it has computed the prompt itself
+                    continue
+                mine.pending = token
+                if mine.ends_with(token):
+                    ended.append(seq)
+                continue
             tokens[seq] = token
             if mine.add(token):
                 ended.append(seq)
@@ -206,7 +226,7 @@ class TorchExecutor:
             seq, past, count = chunk.seq, chunk.past, chunk.tokens
             draws = []
             if chunk.samples:
-                draws = [self._draw(each, past + count) for each in (seq, *seq.siblings)]
+                draws = [self._draw(each, past + count, each is not seq) for each in (seq, *seq.siblings)]
             pages = self._pages(seq, past + count, -1)
             rows.append(Row(self.book[seq], past, count, pages, draws))
         for seq in plan.decoding():
@@ -215,7 +235,7 @@ class TorchExecutor:
             rows.append(Row(self.book[seq], known - 1, 1, pages, [self._draw(seq, known)]))
         return rows
 
-    def _draw(self, seq: Sequence, position: int) -> Draw:
+    def _draw(self, seq: Sequence, position: int, guest: bool = False) -> Draw:
         tokens = self.book[seq]
         if tokens.last < 0:
             if not self._free_places:
@@ -223,7 +243,7 @@ class TorchExecutor:
                 self._latest = torch.cat((self._latest, torch.zeros_like(self._latest)))
                 self._free_places = list(range(2 * count - 1, count - 1, -1))
             tokens.last = self._free_places.pop()
-        return Draw(seq, tokens, position)
+        return Draw(seq, tokens, position, guest)
 
     def _pages(self, seq: Sequence, tokens: int, stay: int) -> np.ndarray:
         """Pages for the first `tokens` tokens. While a sequence decodes they only become more, so they are kept for a stay."""

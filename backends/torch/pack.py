@@ -19,11 +19,15 @@ _WRAP = 1 << 64
 
 
 class Draw(NamedTuple):
-    """A token that is wanted: number `position` of sequence `seq`."""
+    """A token that is wanted: number `position` of sequence `seq`.
+
+    `guest`: a parallel sample that is to split off from the sequence whose prompt is computed, if it finds memory.
+    """
 
     seq: Sequence
     tokens: Tokens
     position: int
+    guest: bool = False
 
 
 class Row(NamedTuple):

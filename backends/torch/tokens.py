@@ -64,6 +64,7 @@ class Tokens:
         most: tokens of the answer at most. stops: ids that end it.
         sampling: how tokens are chosen.
         over: whether its answer has ended, or it was dropped; what is still computed for it is thrown away.
+        split: whether this parallel sample has memory of its own. pending: its first token until then.
         last: its place in the device's list of latest tokens, −1: none yet.
         pages: of its memory, as last looked up. stay: `join_tick` of the stay in the cohort for which they were.
         released: its pages when its memory was last taken. host: its keys and values while they are on the host.
@@ -75,6 +76,8 @@ class Tokens:
     stops: frozenset[int]
     sampling: SamplingParams
     over: bool = False
+    split: bool = False
+    pending: int | None = None
     last: int = -1
     pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     stay: int = -1
@@ -93,10 +96,14 @@ class Tokens:
         spans += [Span(token, 0, 1) for token in self.ids[len(spans) :]]
         return spans
 
+    def ends_with(self, token: int) -> bool:
+        """Whether this would be the answer's last token."""
+        return token in self.stops or len(self.ids) - self.prompt + 1 >= self.most
+
     def add(self, token: int) -> bool:
         """One more generated token; whether it ends the answer."""
+        self.over = self.ends_with(token)
         self.ids.append(token)
-        self.over = token in self.stops or len(self.ids) - self.prompt >= self.most
         return self.over
 
 

@@ -118,9 +118,9 @@ class Served:
         engine = self.engine
 
         def landed(outcome) -> None:
+            engine.land(outcome)
             for seq, token in outcome.tokens.items():
                 self.tokens.setdefault((seq.row, seq.sample), []).append(token)
-            engine.land(outcome)
             self.plans += 1
             after(self, self.plans)
             if self._check:

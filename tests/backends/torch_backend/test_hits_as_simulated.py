@@ -38,7 +38,7 @@ def folder(tmp_path_factory) -> Path:
     return make_tiny("tiny-smollm", tmp_path_factory.mktemp("smollm"), seed=2)
 
 
-def conversations(turns: int = 3, sessions: int = 6) -> Traffic:
+def conversations(turns: int = 2, sessions: int = 6) -> Traffic:
     """Sessions over one system prompt; a turn's prompt is all that was said before, and something new."""
     draw = np.random.default_rng(5)
     rows: list[dict] = []
@@ -48,7 +48,7 @@ def conversations(turns: int = 3, sessions: int = 6) -> Traffic:
             row = len(rows)
             before = said.get(session, [Span(-1, 0, 37)])
             prompt = [*before, Span(private_content(row), 0, int(draw.integers(3, 30)))]
-            output = int(draw.integers(12, 40))
+            output = int(draw.integers(12, 30))
             said[session] = [*prompt, Span(answer_content(row), 0, output)]
             rows.append({"prompt": prompt, "output": output, "at": 10_000 * turn, "n": 1 + (session == 3)})
     return traffic_of(rows)
@@ -86,7 +86,7 @@ def real(model, traffic: Traffic, config, **sizes) -> tuple[list[tuple], object]
     return plans, engine
 
 
-@pytest.mark.parametrize(("capacity", "depth"), [(2000, 1), (360, 1), (360, 2)])
+@pytest.mark.parametrize(("capacity", "depth"), [(2000, 1), (256, 1), (256, 2)])
 @pytest.mark.parametrize(
     "kv", [
         {"allocator": "paged"}, {"allocator": "paged", "block_size": 4, "register": "computed"},
@@ -95,15 +95,15 @@ def real(model, traffic: Traffic, config, **sizes) -> tuple[list[tuple], object]
 )  # fmt: skip
 def test_same_plans_same_hits_same_memory(folder, kv, capacity, depth) -> None:
     config = engine_config(depth=depth, max_num_batched_tokens=64, max_num_seqs=8, **kv)
-    sizes = {"capacity": capacity, "max_len": 300, "host_tokens": 1000}
+    sizes = {"capacity": capacity, "max_len": 200, "host_tokens": 1000}
     expected, sim = simulated(conversations(), config, **sizes)
     got, engine = real(load_model(folder), conversations(), config, **sizes)
     assert got == expected
     departures = [each.recorder.departures.array() for each in (sim, engine)]
     for column in ("row", "finished", "cached", "recomputed", "preemptions"):
         assert departures[0][column].tolist() == departures[1][column].tolist()
-    assert departures[0]["cached"].sum() > 500, "hardly anything was hit"
-    assert capacity == 2000 or departures[0]["preemptions"].sum(), "there was room for all"
+    assert departures[0]["cached"].sum() > 400, "hardly anything was hit"
+    assert capacity > 1000 or departures[0]["preemptions"].sum(), "there was room for all"
     assert sim.state.allocator.use(0) == engine.state.allocator.use(0)
 
 

@@ -103,10 +103,10 @@ def test_schedulers_and_allocators(model, folder, number, names) -> None:
     slabs = names[1] == "slabs"
     served = Served(
         model,
-        traffic_of(busy(2 + number, 8, 0.3, prompts=(1, 30), answers=(12, 25))),
+        traffic_of(busy(number, 7, 0.3, prompts=(1, 30), answers=(12, 22))),
         config,
-        capacity=1200 if slabs else 112,
-        max_len=112,
+        capacity=1200 if slabs else 96,
+        max_len=96,
     )
     check_all(served, folder)
     assert not served.refused
@@ -163,11 +163,13 @@ def test_parallel_samples_copy_their_half_full_block_before_writing(model, folde
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_samples_without_memory_at_the_fork_wait_and_say_every_token_once(model, folder, depth) -> None:
-    rows = [{"prompt": 30, "output": 25, "n": 4}, {"prompt": 20, "output": 30, "at": 1}]
     config = engine_config(depth=depth, max_num_seqs=8, prefix_caching=False)
-    served = Served(model, traffic_of(rows), config, capacity=80, max_len=80)
-    check_all(served, folder)
-    assert served.chunks > 3, "every fork found memory, so nothing was tested"
+    for output in (25, 2, 1):
+        rows = [{"prompt": 30, "output": output, "n": 4}, {"prompt": 20, "output": output}]
+        served = Served(model, traffic_of(rows), config, capacity=80, max_len=80)
+        check_all(served, folder)
+        assert served.chunks > 2, "every fork found memory, so nothing was tested"
+        assert sorted(served.finished) == [0, 1]
 
 
 def test_a_prompt_of_one_token_and_an_answer_of_one(model, folder) -> None:
