@@ -373,8 +373,6 @@ class Step:
             plan.chunks = list(self._chunks.values())
             plan.preempted, plan.left = self._preempted, self._left
             plan.swapped_out, plan.swapped_in = self._swapped_out, self._swapped_in
-        if self.copies:
-            plan.copies, self.copies = self.copies, []
         if self._decoding:
             cohort = self.state.cohort
             if cohort.size:
@@ -384,4 +382,6 @@ class Step:
                 if self._padded:
                     rows, width = self._padded
                     plan.rows, plan.context = rows, rows * width
+        if self.copies and not plan.empty:  # an empty plan is never run
+            plan.copies, self.copies = self.copies, []
         return plan

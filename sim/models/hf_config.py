@@ -178,7 +178,7 @@ def _qwen3_moe(config: Config) -> dict[str, Any]:
         key = "mlp_only_layers" if config.values.get("mlp_only_layers") else "decoder_sparse_step"
         raise config.error(key, "dense layers between MoE layers are not supported")
     return _qwen3(config) | {
-        "experts": config.integer("num_experts"),
+        "experts": config.integer("num_experts", "num_local_experts"),
         "experts_per_token": config.integer("num_experts_per_tok"),
         "expert_ffn": config.integer("moe_intermediate_size"),
     }
