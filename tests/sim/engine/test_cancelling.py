@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from configurations import LARGEST, POOLS, bounded, configurations
-from harness import config, holders, random_traffic, requests, run
+from harness import ConstantCost, config, holders, random_traffic, requests, run
 from hypothesis import given
 from hypothesis import strategies as st
 from invariants import check_moment, check_run
@@ -22,18 +21,15 @@ KINDS = [
 
 @pytest.mark.parametrize("scheduler, memory", KINDS)
 def test_everybody_else_still_finishes(scheduler: str, memory: str) -> None:
+    total = []
+
     @bounded(12)
-    @given(
-        configurations(scheduler, memory, depths=(1,)), st.integers(0, 10_000), st.sampled_from(POOLS), st.booleans()
-    )
+    @given(configurations(scheduler, memory), st.integers(0, 10_000), st.sampled_from(POOLS), st.booleans())
     def check(made, seed, pool, stretch):
         chance = random.Random(seed)
-        made = replace(
-            made, scheduler=replace(made.scheduler, streaming=True)
-        )  # see below for batches handed out whole
 
         def watch(this, moment, now):
-            if moment != "launch" and chance.random() < 0.1 and this.submitted:
+            if chance.random() < 0.1 and this.submitted:
                 row = chance.choice(this.submitted)
                 here = [
                     seq for seq in [*holders(this.engine), *this.engine.state.waiting] if seq.row == row and seq.alive
@@ -43,17 +39,18 @@ def test_everybody_else_still_finishes(scheduler: str, memory: str) -> None:
                 if gone:
                     assert row not in this.engine.unfinished_rows()
                     assert all(seq.row != row for seq in [*holders(this.engine), *this.engine.state.waiting])
-            if not this.engine.in_flight:
-                check_moment(this, moment, now)
+            check_moment(this, moment, now)
 
         traffic = random_traffic(seed, count=20, gap=0.004, outputs=80)
         done = run(traffic, made, capacity=pool, max_len=LARGEST, watch=watch, stretch=stretch)
         check_run(done)
-        assert done.cancelled
-        tokens = done.tokens()
-        assert all(len(tokens.get(row, [])) <= done.expected_tokens(row) for row in done.cancelled)
+        total.extend(done.cancelled)
+        if made.depth == 1:
+            tokens = done.tokens()
+            assert all(len(tokens.get(row, [])) <= done.expected_tokens(row) for row in done.cancelled)
 
     check()
+    assert len(total) > 20
 
 
 @pytest.mark.parametrize("preset", ["vllm@0.8", "vllm", "sglang", "lightllm", "tensorrt-llm", "orca"])
@@ -115,3 +112,23 @@ def test_a_batch_is_handed_out_when_its_last_member_is_cancelled() -> None:
     done = run(requests((20, 3), (20, 50)), config("static"), max_len=200, capacity=1000, watch=watch)
     assert list(done.finished) == [0]
     check_run(done)
+
+
+@pytest.mark.parametrize(
+    "preset",
+    ["vllm@0.8", pytest.param("sglang", marks=pytest.mark.xfail(strict=True, reason="tokens in flight are counted"))],
+)
+def test_a_cancelled_answer_keeps_what_was_handed_out_and_nothing_more(preset: str) -> None:
+    """Row 0 has five tokens, the fifth of which comes with the fifth plan; a client sees none that come after it has gone."""
+    for at in range(1, 9):
+        gone = []
+
+        def watch(this, moment, now, at=at, gone=gone):
+            if moment == "launch" and len(this.plans) == at and this.cancel(0):
+                gone.append(now)
+
+        rows = [{"input": 20, "output": 5, "declared": 50}, (20, 20)]
+        done = run(requests(*rows), config(preset), watch=watch, cost=ConstantCost(0.1))
+        tokens = done.tokens().get(0, [])
+        assert len(tokens) <= 5
+        assert all(time <= gone[0] for time in tokens if gone)
