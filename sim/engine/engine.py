@@ -147,8 +147,10 @@ class Engine:
             return False
         for seq in self._samples(row):
             if seq.alive:
-                if seq.cohort is not None or seq in self.state.draining:
-                    self.recorder.segment(seq, seq.join_tick, seq.known - seq._base - seq.join_tick)
+                landed = len(self.recorder.step_ends)  # what is still in flight is not handed out any more
+                if (seq.cohort is not None or seq in self.state.draining) and landed >= seq.join_tick:
+                    ticks = min(seq.known - seq._base, landed) - seq.join_tick
+                    self.recorder.segment(seq, seq.join_tick, ticks)
                 self._drop(seq, now, finished=False)
         del self._sequences[row]
         if self._undelivered and not self.state.running:

@@ -116,7 +116,7 @@ def test_a_batch_is_handed_out_when_its_last_member_is_cancelled() -> None:
 
 @pytest.mark.parametrize(
     "preset",
-    ["vllm@0.8", pytest.param("sglang", marks=pytest.mark.xfail(strict=True, reason="tokens in flight are counted"))],
+    ["vllm@0.8", "sglang"],
 )
 def test_a_cancelled_answer_keeps_what_was_handed_out_and_nothing_more(preset: str) -> None:
     """Row 0 has five tokens, the fifth of which comes with the fifth plan; a client sees none that come after it has gone."""
