@@ -1,7 +1,7 @@
 """Choosing tokens in plain torch: repetition penalty, temperature, min-p, top-k, top-p, and a draw without a synchronisation.
 
-A token is drawn as `argmax(p / e)`, in logarithms, with standard exponential noise `e`, which picks token v with probability p_v. The order of
-the filters is vLLM's (`vllm/v1/sample/sampler.py`); for top-k before top-p, Hugging Face agrees.
+A token is drawn as `argmax(p / e)`, in logarithms, with standard exponential noise `e`, which picks token v with probability
+p_v. The order of the filters is vLLM's (`vllm/v1/sample/sampler.py`); for top-k before top-p, Hugging Face agrees.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from backends.ops.attention import paged_attention
 from backends.ops.base import Dense, PackedBatch, SamplingBatch
 from backends.ops.choose import choose
 
-
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 """Formats of pages that carry a scale."""
 
