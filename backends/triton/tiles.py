@@ -1,0 +1,56 @@
+"""Tile sizes by architecture: small fixed tables in place of autotuning, so that a run does the same on every start.
+
+They are chosen so that the hot kernels spill no registers and fit in shared memory wherever they compile (docs/kernels.md has
+the figures); they were not tuned on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from backends.triton.launch import Target
+
+LOG2_E = 1.4426950408889634
+MOST_SPLITS = 64
+FEW_ROWS = 64
+"""Query heads × queries of a sequence up to which it is treated as decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`rows` of queries (or tokens) × `keys` (or outputs), with the launch's warps and pipeline stages."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def decode_tile(target: Target, block_d: int, rows: int, dtype: torch.dtype) -> Tile:
+    """For split decode attention: keys in blocks that keep a few loads in flight."""
+    keys = 64 if block_d <= 128 else 32
+    if dtype == torch.float32:
+        keys = 32 if block_d <= 128 else 16
+    if target.arch.startswith("gfx"):
+        return Tile(rows, keys, 4, 1)
+    return Tile(rows, keys, 4, 3 if dtype != torch.float32 else 2)
+
+
+def prefill_tile(target: Target, block_d: int, dtype: torch.dtype, group: int) -> Tile:
+    """For prefill attention: 128 rows on tensor cores, fewer where the head or the type is wide, but a query's whole `group`."""
+    tile = _prefill_tile(target, block_d, dtype)
+    return tile if group <= tile.rows else replace(tile, rows=1 << (group - 1).bit_length())
+
+
+def _prefill_tile(target: Target, block_d: int, dtype: torch.dtype) -> Tile:
+    if dtype == torch.float32:
+        return Tile(32 if block_d <= 128 else 16, 32, 4, 1)
+    if target.arch.startswith("gfx"):
+        return Tile(128, 64 if block_d <= 128 else 32, 4 if block_d <= 128 else 8, 1)
+    if block_d > 128:
+        return Tile(64, 32, 4, 2)
+    if target.arch < "sm_9" and not target.arch.startswith("sm_1"):
+        return Tile(128, 64 if block_d == 64 else 32, 4 if block_d == 64 else 8, 2)
+    return Tile(128, 64, 8, 3)
