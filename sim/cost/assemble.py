@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sim.config import EngineConfig
 from sim.cost.constants import Constants, ElementwiseConstants
+from sim.cost.experts import GroupedGemm
 from sim.cost.operators import (
     AllReduce,
     DecodeAttention,
     Elementwise,
     Gemm,
-    GroupedGemm,
     LatentAttention,
     Operator,
     PrefillAttention,

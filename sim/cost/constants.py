@@ -1,7 +1,8 @@
 """Constants of the operator forms: measured efficiencies, one small TOML file per (GPU, engine) in `sim/data/cost`.
 
 Shares (`compute`, `bandwidth`, …) are of the data-sheet peak; times are in the unit of their name. Every section says
-where it is from, and that sentence travels with every price made from it.
+where it is from, and that sentence travels with every price made from it; `error` is the median of
+|log(predicted / measured)| on timings that were held out of its fit (0: not known).
 
 A GPU without a file of its own uses the shares and times of the nearest architecture with its own data-sheet peaks.
 From H100 to H200 that costs nothing; across generations expect 10-30 % per operator.
@@ -10,7 +11,7 @@ From H100 to H200 that costs nothing; across generations expect 10-30 % per oper
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,7 +25,8 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 
 @dataclass(frozen=True, slots=True)
 class GemmConstants:
-    """Dense linear layers. `norm` joins compute and memory time; `extra_k` lengthens the inner dimension (prologue)."""
+    """Dense linear layers. `norm` joins compute and memory time; `extra_k` lengthens the inner dimension (prologue);
+    `wave` is the share of the arithmetic that is done in whole waves of tiles."""
 
     compute: float
     bandwidth: float
@@ -33,11 +35,15 @@ class GemmConstants:
     norm: float
     extra_k: float
     source: str
+    wave: float = 0.0
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeConstants:
-    """Decode attention: `extra_us`, `knee_us` shape the ramp of short reads; `head_us` is per sequence and head."""
+    """Decode attention: `extra_us`, `knee_us` shape the ramp of short reads; `head_us`, `query_us` are per sequence and
+    KV or query head. `unit` is the share of the bandwidth that one thread block reaches (0: no limit), `splits` over
+    how many blocks a KV head's reads are spread at least."""
 
     bandwidth: float
     launch_us: float
@@ -46,11 +52,16 @@ class DecodeConstants:
     head_us: float
     norm: float
     source: str
+    query_us: float = 0.0
+    unit: float = 0.0
+    splits: float = 1.0
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillConstants:
-    """Prefill attention: `extra_tokens` is the overhead of a query tile, `wave` how much of a last wave is lost."""
+    """Prefill attention: `extra_tokens` is the overhead of a query tile, `wave` how much of a last wave is lost, `path`
+    how much of the longest tile's time shows; `extra_dim` widens the heads by what exponentials cost."""
 
     compute: float
     bandwidth: float
@@ -59,6 +70,9 @@ class PrefillConstants:
     extra_tokens: float
     wave: float
     source: str
+    path: float = 0.0
+    extra_dim: float = 0.0
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,7 @@ class LatentConstants:
     launch_us: float
     norm: float
     source: str
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +96,13 @@ class AllReduceConstants:
     two_shot_us: float
     two_shot: float
     source: str
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class MoEConstants:
-    """A whole expert layer: routing, both grouped GEMMs and the sum. `expert_us` is paid by every expert touched."""
+    """A whole expert layer: routing, both grouped GEMMs and the sum. `expert_us` is paid by every expert touched, which
+    computes `pad` rows too many; rows of other GPUs' tokens cost a share `passing` of streaming one's own."""
 
     compute: float
     bandwidth: float
@@ -94,6 +111,9 @@ class MoEConstants:
     expert_us: float
     activation: float
     source: str
+    pad: float = 0.0
+    passing: float = 0.0
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +202,15 @@ def _section(kind: type, values: Any, file: str, key: str) -> Any:
     if not isinstance(values, dict):
         raise InputError("expected a table", place=Place(file=file, key=key))
     known = {f.name: f.type for f in fields(kind)}
+    optional = {f.name for f in fields(kind) if f.default is not MISSING}
     for name in values:
         if name not in known:
             raise unknown_name("constant", name, known, place=Place(file=file, key=f"{key}.{name}"))
     for name, declared in known.items():
         where = Place(file=file, key=f"{key}.{name}")
         if name not in values:
+            if name in optional:
+                continue
             raise InputError("is missing", place=where)
         value = values[name]
         if declared == "float":

@@ -100,9 +100,7 @@ def test_prices_do_not_depend_on_what_was_asked_before(cost, steps):
         stages=cost._stages,
         piecewise=cost._piecewise,
     )
-    assert [fresh.step_seconds(s) for s in reversed(shapes)] == [
-        cost.step_seconds(s) for s in reversed(shapes)
-    ]
+    assert [fresh.step_seconds(s) for s in reversed(shapes)] == [cost.step_seconds(s) for s in reversed(shapes)]
 
 
 @given(costs, st.integers(1, 600), st.integers(1, 4_000_000))
@@ -157,9 +155,7 @@ def test_an_explanation_adds_up(cost, batch, parts, swapped, dead):
     rows, context = batch or (0, 0)
     shape = StepShape(rows, rows * context, parts, rows + len(parts), dead, dead * 10, swapped)
     operators = cost.explain(shape)
-    assert math.fsum(op.seconds for op in operators) == pytest.approx(
-        cost.step_seconds(shape), rel=1e-9, abs=1e-15
-    )
+    assert math.fsum(op.seconds for op in operators) == pytest.approx(cost.step_seconds(shape), rel=1e-9, abs=1e-15)
     for op in operators:
         assert op.source and op.bound in ("compute", "memory", "latency", "link", "host")
         assert op.seconds >= 0 and op.flops >= 0 and op.bytes >= 0 and op.count >= 1
@@ -260,10 +256,7 @@ def test_expert_parallelism_reads_fewer_experts_but_sends_tokens():
 
 def test_few_tokens_touch_few_experts():
     cost = cost_of("Qwen3-30B-A3B")
-    read = {
-        rows: next(op.bytes for op in cost.explain(decode(rows, 100)) if op.name == "experts")
-        for rows in (1, 256)
-    }
+    read = {rows: next(op.bytes for op in cost.explain(decode(rows, 100)) if op.name == "experts") for rows in (1, 256)}
     assert 10 < read[256] / read[1] < 17  # 8 of 128, and after 256 tokens all
 
 

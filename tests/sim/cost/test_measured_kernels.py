@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from sim.cost.constants import ElementwiseConstants, load_constants
+from sim.cost.experts import GroupedGemm
 from sim.cost.operators import (
     AllReduce,
     DecodeAttention,
     Elementwise,
     Gemm,
-    GroupedGemm,
     LatentAttention,
     PrefillAttention,
 )
@@ -60,9 +60,7 @@ def test_bf16_matmuls(gpu, engine, bound):
     device, constants = setting(gpu, engine)
     pairs = [
         (
-            Gemm(constants.gemm["bf16"], device, "bf16", r["n"], r["k"], 2 * r["n"] * r["k"], 2).seconds(
-                r["m"]
-            ),
+            Gemm(constants.gemm["bf16"], device, "bf16", r["n"], r["k"], 2 * r["n"] * r["k"], 2).seconds(r["m"]),
             r["us"],
         )
         for r in rows_of(gpu, "gemm", engine=engine, dtype="bfloat16")
@@ -77,9 +75,7 @@ def test_fp8_matmuls_with_their_quantisation(engine, bound):
     pairs = []
     for r in rows_of("h100", "gemm", engine=engine, dtype="fp8"):
         gemm = Gemm(constants.gemm["fp8"], device, "fp8", r["n"], r["k"], r["n"] * r["k"], 1)
-        prepare = Elementwise(
-            ElementwiseConstants(q.dynamic_us, q.bandwidth, ""), device, q.dynamic_bytes * r["k"]
-        )
+        prepare = Elementwise(ElementwiseConstants(q.dynamic_us, q.bandwidth, ""), device, q.dynamic_bytes * r["k"])
         pairs.append((gemm.seconds(r["m"]) + prepare.seconds(r["m"]), r["us"]))
     assert median_error(pairs) < bound
 
@@ -97,9 +93,7 @@ def test_decode_attention(gpu, engine, cache, bound):
         if r["n_q_heads"] == r["n_kv_heads"]:
             continue  # other kernels
         kind = constants.decode["bf16" if size == 2 else "fp8"]
-        operator = DecodeAttention(
-            kind, device, r["n_q_heads"], r["n_kv_heads"], size * r["head_dim"], r["head_dim"]
-        )
+        operator = DecodeAttention(kind, device, r["n_q_heads"], r["n_kv_heads"], size * r["head_dim"], r["head_dim"])
         pairs.append((operator.seconds(r["batch"], r["batch"] * r["seq"]), r["us"]))
     assert median_error(pairs) < bound
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cost.constants import AllReduceConstants, GemmConstants, MoEConstants, load_constants
-from sim.cost.operators import AllReduce, DecodeAttention, Gemm, GroupedGemm, PrefillAttention
+from sim.cost.experts import GroupedGemm
+from sim.cost.operators import AllReduce, DecodeAttention, Gemm, PrefillAttention
 from sim.hardware import Link, load_gpu
 
 H100 = load_gpu("h100")
@@ -39,11 +40,7 @@ def test_one_matmul_over_all_tokens_beats_two(a, b, engine):
         constants = load_constants(H100, engine).gemm[kind]
         operator = gemm(constants)
         together = operator.seconds(a + b)
-        assert (
-            max(operator.seconds(a), operator.seconds(b))
-            <= together
-            <= operator.seconds(a) + operator.seconds(b)
-        )
+        assert max(operator.seconds(a), operator.seconds(b)) <= together <= operator.seconds(a) + operator.seconds(b)
 
 
 def test_experts_touched_in_expectation():
@@ -76,9 +73,7 @@ def test_long_decode_attention_approaches_the_bandwidth():
 @given(st.integers(1, 8192), st.integers(0, 100_000), st.integers(1, 4096))
 def test_prefill_attention_grows_with_chunk_and_past(new, past, more):
     for engine in ("vllm", "tensorrt-llm"):
-        operator = PrefillAttention(
-            load_constants(H100, engine).prefill["bf16"], H100, "bf16", 32, 128, 4096.0
-        )
+        operator = PrefillAttention(load_constants(H100, engine).prefill["bf16"], H100, "bf16", 32, 128, 4096.0)
 
         def seconds(n, m, operator=operator):
             return operator.seconds(n, n * (n + 2 * m), n + m, max(n, 128) / 128)

@@ -52,9 +52,7 @@ def test_a_table_replaces_what_it_measured_and_nothing_else(tmp_path):
     shape = StepShape(8, 8 * 2000, sampled=8)
     # log-linear between (1, 20 us) and (64, 40 us): 8 is half way
     assert operator(measured, shape, "qkv_proj").seconds == pytest.approx(32 * 20e-6 * 2**0.5)
-    assert operator(measured, shape, "attention_decode").seconds == pytest.approx(
-        32 * 20e-6 * 8**0.75, rel=0.01
-    )
+    assert operator(measured, shape, "attention_decode").seconds == pytest.approx(32 * 20e-6 * 8**0.75, rel=0.01)
     assert "mine.csv" in operator(measured, shape, "qkv_proj").source
     assert operator(measured, shape, "down_proj") == operator(plain, shape, "down_proj")
     fresh = StepShape(chunks=((512, 0),), sampled=1)
