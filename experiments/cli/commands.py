@@ -11,6 +11,7 @@ from experiments.cli.run import run
 from experiments.cli.size import size
 from experiments.cli.sweep import sweep
 from experiments.cli.trace import trace_app
+from experiments.cli.validate import validate
 
 __all__ = ["app"]
 
@@ -20,6 +21,7 @@ for _name, _command in (
     ("sweep", sweep),
     ("gate", gate),
     ("report", report),
+    ("validate", validate),
     ("explain", explain),
     ("size", size),
     ("list", list_names),
