@@ -39,7 +39,7 @@ def analytic_cost(
     if not isinstance(constants, Constants):
         constants = load_constants(gpu, engine, constants)
     if table is not None and not isinstance(table, MeasuredTable):
-        table = MeasuredTable.read(table)
+        table = MeasuredTable.read(table, gpu, engine)
     operators = Assembler(model, gpu, config, constants, table).build()
     if config.host == "none":
         host, graphs = Host.none(), []

@@ -253,6 +253,12 @@ def _bundled(gpu: str, engine: str) -> dict[str, Any] | None:
     return _parse(path.read_text(encoding="utf-8"), path.name) if path.is_file() else None
 
 
+def own_sections(gpu: str, engine: str) -> dict[str, Any]:
+    """The sections of a bundled file, without what it borrows; empty where there is none."""
+    found = _bundled(gpu, engine) or {}
+    return {name: body for name, body in found.items() if name not in ("gpu", "engine")}
+
+
 def list_constants() -> list[tuple[str, str]]:
     """The bundled (GPU, engine) pairs."""
     names = (p.name for p in (files("sim") / "data" / "cost").iterdir() if p.name.endswith(".toml"))

@@ -24,8 +24,21 @@ from sim.hardware.gpu import GPUSpec
 
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "int8": 1.0, "fp4": 0.5625, "w8a16": 1.0, "w4a16": 0.53125}
 ACTIVATION_BYTES = WEIGHT_BYTES | {"w8a16": 2.0, "w4a16": 2.0}
+STAND_INS: dict[str, dict[str, tuple[str, ...]]] = {
+    "gemm": {"fp8-block": ("fp8",), "int8": ("fp8",), "fp4": ("fp8",), "fp8": ("fp8-block",)},
+    "decode": {"mha-fp8": ("fp8", "mha", "bf16"), "mha": ("bf16",), "fp8": ("bf16",)},
+    "prefill": {"bf16-kv8": ("bf16",), "fp8": ("bf16-kv8", "bf16")},
+    "moe": {
+        "fp8-block": ("fp8", "bf16"),
+        "fp8": ("fp8-block", "bf16"),
+        "int8": ("fp8", "bf16"),
+        "fp4": ("fp8", "bf16"),
+    },
+    "all_reduce": {},
+}
+"""Kinds whose constants answer where a kind was not measured, the nearest first."""
 COMPUTE = {"fp8-block": "fp8", "w8a16": "bf16", "w4a16": "bf16"}
-_KV_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0}
+KV_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 
 
 def kind_of(timing: Timing) -> tuple[str, str]:
@@ -33,11 +46,12 @@ def kind_of(timing: Timing) -> tuple[str, str]:
     if timing.op == "gemm":
         return "gemm", {"w8a16": "weight-only", "w4a16": "weight-only"}.get(timing.dtype, timing.dtype)
     if timing.op == "attn_decode":
-        narrow = _KV_BYTES.get(timing.kv_dtype, 2.0) == 1.0
+        narrow = KV_BYTES.get(timing.kv_dtype, 2.0) == 1.0
         mha = timing.shape["heads"] == timing.shape["kv_heads"]
         return "decode", ("mha-fp8" if narrow else "mha") if mha else ("fp8" if narrow else "bf16")
     if timing.op == "attn_prefill":
-        return "prefill", timing.dtype
+        narrow = KV_BYTES.get(timing.kv_dtype, 2.0) == 1.0 and timing.dtype == "bf16"
+        return "prefill", "bf16-kv8" if narrow else timing.dtype
     if timing.op == "all_reduce":
         return "all_reduce", f"{timing.shape['ways']:.0f}"
     if timing.op == "mla_decode":
@@ -50,9 +64,7 @@ def section_of(constants: Constants, section: str, kind: str) -> Any | None:
     found = getattr(constants, section)
     if not isinstance(found, Mapping):
         return found
-    stand_ins = {"mha-fp8": ("fp8", "mha", "bf16"), "mha": ("bf16",), "fp8-block": ("fp8",), "fp8": ("fp8-block",)}
-    names = (kind, *stand_ins.get(kind, ())) if section in ("gemm", "moe", "decode") else (kind,)
-    return next((found[name] for name in names if name in found), None)
+    return next((found[name] for name in (kind, *STAND_INS[section].get(kind, ())) if name in found), None)
 
 
 def supports(timing: Timing, gpu: GPUSpec) -> bool:
@@ -92,20 +104,20 @@ def quantise_seconds(
 
 def _decode(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:
     batch, seq, heads, kv_heads, dim = timing.size
-    vector = _KV_BYTES.get(timing.kv_dtype, 2.0) * dim
+    vector = KV_BYTES.get(timing.kv_dtype, 2.0) * dim
     return DecodeAttention(section, gpu, heads, kv_heads, vector, dim).seconds(batch, batch * seq)
 
 
 def _prefill(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:
     batch, seq, heads, kv_heads, dim = timing.size
-    tokens, key = batch * seq, 2.0 * kv_heads * dim * _KV_BYTES.get(timing.kv_dtype, 2.0)
+    tokens, key = batch * seq, 2.0 * kv_heads * dim * KV_BYTES.get(timing.kv_dtype, 2.0)
     operator = PrefillAttention(section, gpu, COMPUTE.get(timing.dtype, timing.dtype), heads, dim, key)
     return operator.seconds(tokens, tokens * seq, tokens, batch * max(seq, 128.0) / 128.0)
 
 
 def _latent(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:
     batch, seq, heads = timing.size
-    size = 576.0 * _KV_BYTES.get(timing.kv_dtype, 2.0)  # DeepSeek's latent of 512 and rotary key of 64
+    size = 576.0 * KV_BYTES.get(timing.kv_dtype, 2.0)  # DeepSeek's latent of 512 and rotary key of 64
     return LatentAttention(section, gpu, heads, 576, 512, size).seconds(batch, batch * seq)
 
 
