@@ -25,7 +25,9 @@ def silu_mul_kernel(x_ptr, out_ptr, rows, width, x_stride, ROWS: tl.constexpr, B
     place = x_ptr + row[:, None] * x_stride + column[None, :]
     gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(place + width, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row[:, None] * width + column[None, :], (silu(gate) * up).to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(
+        out_ptr + row[:, None] * width + column[None, :], (silu(gate) * up).to(out_ptr.dtype.element_ty), mask=inside
+    )
 
 
 @triton.jit
@@ -62,5 +64,10 @@ def gather(launch: Launcher, x: Tensor, index: Tensor) -> Tensor:
     out = torch.empty(len(index), width, dtype=x.dtype, device=x.device)
     rows, block = _tile(len(index), width)
     grid = (triton.cdiv(len(index), rows), triton.cdiv(width, block))
-    launch(gather_kernel, grid, (x, index.contiguous(), out, len(index), width, x.stride(0)), {"ROWS": rows, "BLOCK": block})
+    launch(
+        gather_kernel,
+        grid,
+        (x, index.contiguous(), out, len(index), width, x.stride(0)),
+        {"ROWS": rows, "BLOCK": block},
+    )
     return out

@@ -24,7 +24,9 @@ def rms_norm_kernel(
     column = tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     outer, head = row // heads, row % heads
-    x = tl.load(x_ptr + (outer * x_outer + head * x_head)[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + (outer * x_outer + head * x_head)[:, None] + column[None, :], mask=inside, other=0.0).to(
+        tl.float32
+    )
     flat = row[:, None] * width + column[None, :]
     dtype = out_ptr.dtype.element_ty
     if ADD:
@@ -39,7 +41,9 @@ def rms_norm_kernel(
     tl.store(out_ptr + flat, (normed * weight[None, :]).to(dtype), mask=inside)
 
 
-def rms_norm(launch: Launcher, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def rms_norm(
+    launch: Launcher, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The norm of `x` [..., width] (+ `residual`), and their sum (`x` itself without a residual)."""
     shape = x.shape
     if x.dim() == 3 and residual is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backends.ops.base import PackedBatch
+from backends.ops.base import PackedBatch, SamplingBatch
 from backends.ops.reference import FP8, ReferenceOperators
-from backends.triton import elementwise, norm, rope
+from backends.triton import elementwise, norm, rope, sampling
 from backends.triton.decode import decode_attention
 from backends.triton.launch import Launcher, find_target, is_interpreted, rows_last
 from backends.triton.plan import AttentionPlan, plan_attention
@@ -67,6 +67,9 @@ class TritonOperators(ReferenceOperators):
             )
         prefill_attention(self._launch, out, q, k_pages, v_pages, batch, plan.tiles, tile, **how)
         return out
+
+    def sample(self, logits: Tensor, how: SamplingBatch) -> Tensor:
+        return sampling.sample(self._launch, logits, how)
 
     def _plan_of(self, batch: PackedBatch, group: int, tile_queries: int) -> AttentionPlan:
         """Every layer of a step asks with the same batch: it is planned once."""

@@ -46,23 +46,35 @@ def rope_kernel(
     slot = tl.load(slots_ptr + token).to(tl.int64)
     if slot >= 0:
         page, offset = slot // PAGE, slot % PAGE
-        head = tl.arange(0, BLOCK_KV)
-        mask = (head < kv_heads)[:, None] & inside[None, :]
-        place = k_ptr + token * k_token + head[:, None] * k_head + column[None, :]
-        first = tl.load(place, mask=mask, other=0.0).to(tl.float32)
-        second = tl.load(place + HALF, mask=mask, other=0.0).to(tl.float32)
+        kv_head = tl.arange(0, BLOCK_KV)
+        written = (kv_head < kv_heads)[:, None] & inside[None, :]
+        source = k_ptr + token * k_token + kv_head[:, None] * k_head + column[None, :]
+        lower = tl.load(source, mask=written, other=0.0).to(tl.float32)
+        upper = tl.load(source + HALF, mask=written, other=0.0).to(tl.float32)
         target = k_pages_ptr.dtype.element_ty
-        keys = k_pages_ptr + page * k_page + offset * k_slot + head.to(tl.int64)[:, None] * k_page_head + column[None, :]
-        rotated = (first * cos - second * sin).to(k_ptr.dtype.element_ty).to(tl.float32)
-        tl.store(keys, stored(rotated, k_scale, MOST, target), mask=mask)
-        rotated = (second * cos + first * sin).to(k_ptr.dtype.element_ty).to(tl.float32)
-        tl.store(keys + HALF, stored(rotated, k_scale, MOST, target), mask=mask)
-        place = v_ptr + token * v_token + head[:, None] * v_head + column[None, :]
-        values = v_pages_ptr + page * v_page + offset * v_slot + head.to(tl.int64)[:, None] * v_page_head + column[None, :]
-        first = tl.load(place, mask=mask, other=0.0).to(tl.float32)
-        second = tl.load(place + HALF, mask=mask, other=0.0).to(tl.float32)
-        tl.store(values, stored(first, v_scale, MOST, target), mask=mask)
-        tl.store(values + HALF, stored(second, v_scale, MOST, target), mask=mask)
+        keys = (
+            k_pages_ptr
+            + page * k_page
+            + offset * k_slot
+            + kv_head.to(tl.int64)[:, None] * k_page_head
+            + column[None, :]
+        )
+        rotated = (lower * cos - upper * sin).to(k_ptr.dtype.element_ty).to(tl.float32)
+        tl.store(keys, stored(rotated, k_scale, MOST, target), mask=written)
+        rotated = (upper * cos + lower * sin).to(k_ptr.dtype.element_ty).to(tl.float32)
+        tl.store(keys + HALF, stored(rotated, k_scale, MOST, target), mask=written)
+        source = v_ptr + token * v_token + kv_head[:, None] * v_head + column[None, :]
+        values = (
+            v_pages_ptr
+            + page * v_page
+            + offset * v_slot
+            + kv_head.to(tl.int64)[:, None] * v_page_head
+            + column[None, :]
+        )
+        lower = tl.load(source, mask=written, other=0.0).to(tl.float32)
+        upper = tl.load(source + HALF, mask=written, other=0.0).to(tl.float32)
+        tl.store(values, stored(lower, v_scale, MOST, target), mask=written)
+        tl.store(values + HALF, stored(upper, v_scale, MOST, target), mask=written)
 
 
 def rope_and_cache(

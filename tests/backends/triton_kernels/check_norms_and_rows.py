@@ -54,7 +54,9 @@ def test_silu_mul(shape, dtype) -> None:
     got, want = OURS.silu_mul(x), PLAIN.silu_mul(x)
     assert got.shape == want.shape
     if shape[0]:
-        assert_within_ulps(got, want, most=8 if dtype == torch.float32 else 1, mean=2.0 if dtype == torch.float32 else 0.01)
+        assert_within_ulps(
+            got, want, most=8 if dtype == torch.float32 else 1, mean=2.0 if dtype == torch.float32 else 0.01
+        )
 
 
 def test_silu_of_large_negative_gates_is_zero_not_nan() -> None:

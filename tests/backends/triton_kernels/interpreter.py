@@ -11,7 +11,9 @@ import os
 import sys
 
 if "triton" in sys.modules:
-    raise RuntimeError("Triton was imported before its interpreter was turned on; run these files with pytest on their own")
+    raise RuntimeError(
+        "Triton was imported before its interpreter was turned on; run these files with pytest on their own"
+    )
 os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np  # noqa: E402
