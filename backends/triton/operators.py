@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backends.ops.base import PackedBatch, SamplingBatch
+from backends.ops.base import Dense, PackedBatch, SamplingBatch
 from backends.ops.reference import FP8, ReferenceOperators
 from backends.triton import elementwise, norm, rope, sampling
 from backends.triton.decode import decode_attention
+from backends.triton.experts import run_experts
 from backends.triton.launch import Launcher, find_target, is_interpreted, rows_last
 from backends.triton.plan import AttentionPlan, plan_attention
 from backends.triton.prefill import prefill_attention
@@ -67,6 +68,9 @@ class TritonOperators(ReferenceOperators):
             )
         prefill_attention(self._launch, out, q, k_pages, v_pages, batch, plan.tiles, tile, **how)
         return out
+
+    def experts(self, x: Tensor, router: Dense, gate_up: Tensor, down: Tensor, top_k: int, renormalise: bool) -> Tensor:
+        return run_experts(self._launch, x, self.linear(x, router), gate_up, down, top_k, renormalise)
 
     def sample(self, logits: Tensor, how: SamplingBatch) -> Tensor:
         return sampling.sample(self._launch, logits, how)

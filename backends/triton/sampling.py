@@ -71,7 +71,7 @@ def count_to(x_ptr, width, limit, BLOCK: tl.constexpr):
     for start in range(0, width, BLOCK):
         token = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + token, mask=token < width, other=-float("inf"))
-        size = (x.to(tl.int32, bitcast=True) & 2147483647)
+        size = x.to(tl.int32, bitcast=True) & 2147483647
         count += ((size <= limit) & (token < width)).to(tl.int32)
     return tl.sum(count, axis=0)
 
@@ -105,7 +105,7 @@ def filter_kernel(
     for start in range(0, width, BLOCK):
         token = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + token, mask=token < width, other=0.0)
-        size = (x.to(tl.int32, bitcast=True) & 2147483647)
+        size = x.to(tl.int32, bitcast=True) & 2147483647
         edge = tl.maximum(edge, tl.max(tl.where(size <= most, size, 0), axis=0))
     ties = tl.full((), 2147483647, tl.int32)  # how many of those at the edge are left
     if (top_k > 0) & (top_k < width):
@@ -224,7 +224,9 @@ def sample(launch: Launcher, logits: Tensor, how: SamplingBatch) -> Tensor:
     values, scores = torch.empty(2, rows, parts, dtype=torch.float32, device=logits.device)
     best, drawn = torch.empty(2, rows, parts, dtype=torch.int32, device=logits.device)
     block = min(_BLOCK, triton.next_power_of_2(width))
-    launch(best_kernel, (rows, parts), (logits, values, best, logits.stride(0), width, share), {"BLOCK": block}, warps=8)
+    launch(
+        best_kernel, (rows, parts), (logits, values, best, logits.stride(0), width, share), {"BLOCK": block}, warps=8
+    )
     if not how.greedy:
         edge, last = values, best  # not read where nothing is filtered
         if how.filtered:
@@ -265,7 +267,9 @@ def _filtered(
     edge = torch.empty(rows, dtype=torch.float32, device=logits.device)
     last = torch.empty(rows, dtype=torch.int32, device=logits.device)
     cutoff = torch.log(how.min_p)
-    launch(filter_kernel, (rows,), (scaled, how.top_k, how.top_p, cutoff, edge, last, width), {"BLOCK": block}, warps=16)
+    launch(
+        filter_kernel, (rows,), (scaled, how.top_k, how.top_p, cutoff, edge, last, width), {"BLOCK": block}, warps=16
+    )
     return scaled, edge, last
 
 

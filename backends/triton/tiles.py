@@ -54,3 +54,12 @@ def _prefill_tile(target: Target, block_d: int, dtype: torch.dtype) -> Tile:
     if target.arch < "sm_9" and not target.arch.startswith("sm_1"):
         return Tile(128, 64 if block_d == 64 else 32, 4 if block_d == 64 else 8, 2)
     return Tile(128, 64, 8, 3)
+
+
+def experts_tile(target: Target, visits: float, dtype: torch.dtype) -> Tile:
+    """For grouped products: as many rows as an expert has on average, `visits`, within what is useful."""
+    rows = 16 if visits <= 16 else 64 if visits <= 128 else 128
+    if dtype == torch.float32:
+        return Tile(min(rows, 64), 64, 4, 2)
+    stages = 2 if target.arch.startswith("gfx") else 3
+    return Tile(rows, 128, 8 if rows == 128 else 4, stages)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.ops.base import PackedBatch, SamplingBatch
+from backends.ops.base import Dense, PackedBatch, SamplingBatch
 from backends.triton.launch import Launcher, Target
 from backends.triton.operators import TritonOperators
 
@@ -111,6 +111,11 @@ def variants(target: Target) -> list[Variant]:
         record.label = f"{_SHORT[dtype]}, width 14336"
         ops.silu_mul(_empty(256, 28672, dtype=dtype))
         ops.gather(_empty(256, 4096, dtype=dtype), _empty(16, dtype=torch.int64))
+    for (name, width, inner, experts, top_k), tokens, dtype in _MIXTURES:
+        record.label = f"{_SHORT[dtype]}, {name}, {tokens} tokens"
+        x, router = _empty(tokens, width, dtype=dtype), Dense(_empty(experts, width, dtype=dtype))
+        gate_up, down = (_empty(experts, *shape, dtype=dtype) for shape in ((2 * inner, width), (width, inner)))
+        ops.experts(x, router, gate_up, down, top_k, True)
     for rows in (1, 256):
         record.label = f"{rows} rows of 151936"
         for options in ((True, False), (False, False), (False, True)):
@@ -127,6 +132,15 @@ def _sampling(rows: int, greedy: bool, filtered: bool) -> SamplingBatch:
 
 _SHAPES = ((32, 8, 128), (14, 2, 64), (32, 32, 96), (9, 3, 64), (32, 32, 80), (28, 4, 128), (16, 4, 256))
 """(heads, KV heads, head dim): Llama 3 8B, Qwen 2.5 0.5B, Phi 3 mini, SmolLM, Phi 2, Qwen 2.5 7B, and heads of 256."""
+
+
+_MIXTRAL, _QWEN = ("Mixtral 8x7B", 4096, 14336, 8, 2), ("Qwen 3 30B-A3B", 2048, 768, 128, 8)
+_MIXTURES = (
+    (_MIXTRAL, 16, torch.bfloat16), (_MIXTRAL, 256, torch.bfloat16), (_MIXTRAL, 4096, torch.bfloat16),
+    (_QWEN, 16, torch.bfloat16), (_QWEN, 4096, torch.bfloat16), (_QWEN, 16384, torch.float16),
+    (_MIXTRAL, 256, torch.float32),
+)  # fmt: skip
+"""((name, width, expert width, experts, experts a token), tokens, dtype)."""
 
 
 def _attention(ops: TritonOperators) -> Iterator[tuple[str, Any]]:
