@@ -168,7 +168,7 @@ def engine_section(deployment: Deployment, load: Load, longest: int) -> dict[str
 
         found = LIMITS[mapped.limits](
             model, deployment.gpu, tensor=layout.tensor, pipeline=layout.pipeline, weights=mapped.weights,
-            kv=mapped.kv, inputs=load.inputs.mean, outputs=load.outputs.mean,
+            kv=mapped.kv, inputs=load.inputs.high, outputs=load.outputs.mean, number=load.number // layout.share,
         )  # fmt: skip
         settings = {f"scheduler.{key}": value for key, value in found.items()} | settings
     if load.kind == "static" and mapped.preset in ("static", "tensorrt-llm-static"):

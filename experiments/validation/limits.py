@@ -11,7 +11,16 @@ from sim.quantization.weights import weight_mode_for
 
 
 def trtllm_bench(
-    model: ModelSpec, gpu: GPUSpec, *, tensor: int, pipeline: int, weights: str, kv: str, inputs: float, outputs: float
+    model: ModelSpec,
+    gpu: GPUSpec,
+    *,
+    tensor: int,
+    pipeline: int,
+    weights: str,
+    kv: str,
+    inputs: float,
+    outputs: float,
+    number: int = 0,
 ) -> dict[str, int]:
     """What TensorRT-LLM's `trtllm-bench` sets for given mean lengths (`tensorrt_llm/bench/build/tuning.py`).
 
@@ -28,7 +37,7 @@ def trtllm_bench(
         bytes_per_token = model.layers * model.mla.cached * kv_mode.bits / 8 * tensor
     free = gpu.memory_bytes * ways - model.params_total * mode.bits / 8
     fitting = max(free * 0.95, 0.0) / (bytes_per_token * (inputs + outputs))
-    batch = max(min(fitting, 4096.0), 1.0)
+    batch = max(min(fitting, 4096.0) / pipeline, 1.0)
     tokens = min(batch * (1 + inputs / outputs), 32768.0)
     if batch < 256:
         seqs = max(64, _up(batch, 32))
@@ -41,8 +50,16 @@ def trtllm_bench(
     return {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
 
 
+def one_prompt(model: ModelSpec, gpu: GPUSpec, *, inputs: float, number: int, **_: object) -> dict[str, int]:
+    """A token budget that holds one whole prompt beside a full batch: what a server that cannot split prompts needs.
+
+    The InferenceX scripts for TensorRT-LLM set it so: concurrency plus input length, rounded up to 64.
+    """
+    return {"max_num_batched_tokens": _up(inputs + number + 64, 64)}
+
+
 def _up(value: float, unit: int) -> int:
     return math.ceil(value / unit) * unit
 
 
-LIMITS = {"trtllm-bench": trtllm_bench}
+LIMITS = {"trtllm-bench": trtllm_bench, "one-prompt": one_prompt}
