@@ -59,18 +59,30 @@ def fit_group(
         train += first
         weights += [1.0 / len(first)] * len(first)
         held.append(second)
+    if section == "all_reduce":
+        return _fit_few([t for timings in sources for t in timings], gpu, constants, kind, starts)
     scale = len(train) / sum(weights)
     begin = start_of(section, constants, (section, kind))
     fitted = fit_section(
-        train, begin, gpu, quantize=constants.quantize, weights=[w * scale for w in weights], starts=starts,
-        prior=dict.fromkeys(("one_shot", "two_shot", "one_shot_us", "two_shot_us"), 0.5) if section == "all_reduce" else None,
-    )  # fmt: skip
+        train, begin, gpu, quantize=constants.quantize, weights=[w * scale for w in weights], starts=starts
+    )
     return fitted, [Errors.of(log_errors(second, fitted, gpu, constants.quantize)) for second in held]
+
+
+def _fit_few(
+    timings: Sequence[Timing], gpu: GPUSpec, constants: Constants, kind: str, starts: int
+) -> tuple[Any, list[Errors]]:
+    """A few dozen rows are all used; the error is that of either half, predicted by a fit to the other."""
+    begin, logs = start_of("all_reduce", constants, ("all_reduce", kind)), []
+    first, second = halves(timings)
+    for train, held in ((first, second), (second, first)):
+        logs += log_errors(held, fit_section(train, begin, gpu, starts=starts), gpu)
+    return fit_section(timings, begin, gpu, starts=starts), [Errors.of(logs)]
 
 
 def _describe(groups: list[Group], errors: list[Errors], rows: int) -> str:
     where = []
-    for group, error in zip(groups, errors, strict=True):
+    for group, error in zip(groups, errors * len(groups) if len(errors) < len(groups) else errors, strict=False):
         version = VERSIONS.get((group.source, "a100-sxm" if group.gpu == "a100-sxm" else "h100-sxm"), {}).get(
             group.engine
         )
@@ -78,16 +90,20 @@ def _describe(groups: list[Group], errors: list[Errors], rows: int) -> str:
         what = "InferSim kernel tables" if group.source == "infersim-kernels" else TABLES
         label = f"{what}, {group.engine} {version}" if "Infer" not in what else what
         where.append(f"{label} on {group.gpu}: held-out {error.median:.1%} median, {error.p95:.0%} 95th percentile")
-    return f"fit on half of {rows} rows ({group.op}); " + "; ".join(where).replace("%", " %")
+    how = f"fit on {rows} rows, errors crosswise" if group.op == "all_reduce" else f"fit on half of {rows} rows"
+    return f"{how} ({group.op}); " + "; ".join(where).replace("%", " %")
 
 
 def main(arguments: list[str]) -> None:
     """Fit and write; prints a line for every section."""
     out = Path(arguments[arguments.index("--out") + 1]) if "--out" in arguments else None
-    paths = [a for i, a in enumerate(arguments) if not a.startswith("--") and arguments[i - 1] != "--out"]
+    paths = [a for i, a in enumerate(arguments) if not a.startswith("--") and arguments[i - 1] not in ("--out", "--op")]
     rows = load(paths)
+    wanted = arguments[arguments.index("--op") + 1] if "--op" in arguments else ""
     together: dict[tuple[str, str, str, str], list[Group]] = defaultdict(list)
     for group, timings in rows.groups.items():
+        if wanted and group.op != wanted:
+            continue
         if group.engine in ("vllm", "sglang", "tensorrt-llm") and group.source in (
             "op-latency",
             "aiconfigurator-kernels",

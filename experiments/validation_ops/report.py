@@ -18,7 +18,7 @@ from sim.cost.tables import MeasuredTable
 from sim.cost.timings import Timing
 from sim.hardware.gpu import load_gpu
 
-MOST_HELD = 1500  # rows of a group that are held out at most; dense tables have thousands alike
+MOST_HELD = 600  # rows of a group that are held out at most; dense tables have thousands alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,17 @@ class GroupErrors:
 
 
 def validate_operators(
-    paths: Iterable[str | Path], *, refit: bool = True, starts: int = 2, tell: Callable[[str], None] = lambda _: None
+    paths: Iterable[str | Path],
+    *,
+    refit: bool = True,
+    tables: bool = True,
+    starts: int = 2,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Rows, list[GroupErrors]]:
     """Errors of every group in files and folders of kernel times.
 
     Args:
-        refit: also fit each group's constants to one half. starts: starting points of such a fit.
+        refit: also fit each group's constants to one half. tables: also make a table of it. starts: starting points of such a fit.
         tell: called with a line for every group as it begins.
 
     Raises:
@@ -56,11 +61,11 @@ def validate_operators(
     found = []
     for group, timings in rows.groups.items():
         tell(f"{group.op} {group.kind} of {group.engine} on {group.gpu}")
-        found.append(_group_errors(group, timings, refit, starts))
+        found.append(_group_errors(group, timings, refit, tables, starts))
     return rows, found
 
 
-def _group_errors(group: Group, timings: Sequence[Timing], refit: bool, starts: int) -> GroupErrors:
+def _group_errors(group: Group, timings: Sequence[Timing], refit: bool, tables: bool, starts: int) -> GroupErrors:
     gpu = load_gpu(group.gpu)
     constants = load_constants(gpu, group.engine if group.engine in ENGINES else "vllm")
     section = section_of(constants, *kind_of(timings[0]))
@@ -69,7 +74,8 @@ def _group_errors(group: Group, timings: Sequence[Timing], refit: bool, starts: 
     held = held[:MOST_HELD]
     shipped = Errors.of(log_errors(held, section, gpu, constants.quantize))
     refitted = fit_group([timings], gpu, constants, starts=starts)[1][0] if refit and len(first) >= 8 else None
-    return GroupErrors(group, len(timings), shipped, section.source, refitted, table_errors(first, held, constants))
+    table = table_errors(first, held, constants) if tables else None
+    return GroupErrors(group, len(timings), shipped, section.source, refitted, table)
 
 
 class _Fixed:

@@ -243,6 +243,7 @@ class MeasuredTable:
         self._gpu = gpu
         self._groups: dict[tuple, dict[tuple, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._rows: dict[tuple, list[Timing]] = defaultdict(list)
+        self._known: dict[tuple, Residuals] = {}
         dropped: dict[str, int] = defaultdict(int)
         for timing in timings:
             if gpu is not None and timing.gpu and timing.gpu != gpu.name:
@@ -301,9 +302,13 @@ class MeasuredTable:
 
     def _residuals(self, key: tuple, section: Any, quantize: QuantizeConstants | None) -> Residuals | None:
         rows = self._rows.get(key)
-        if not rows or self._gpu is None:
+        if not rows or self._gpu is None or section is None:
             return None
-        return Residuals([(t.size, log(t.us / predict(t, section, self._gpu, quantize))) for t in rows])
+        known = self._known.get((key, section, quantize))
+        if known is None:
+            off = [(t.size, log(t.us / predict(t, section, self._gpu, quantize))) for t in rows]
+            known = self._known[(key, section, quantize)] = Residuals(off)
+        return known
 
     def gemm(
         self,
@@ -317,7 +322,7 @@ class MeasuredTable:
         """A linear layer: measured if the table has its n and k, corrected if it has others."""
         points = self._points(("gemm", dtype, n, k))
         quantised = quantize is not None and dtype in ("fp8", "fp8-block", "int8", "fp4")
-        residuals = self._residuals(("gemm", dtype), section, quantize if quantised else None) if section else None
+        residuals = self._residuals(("gemm", dtype), section, quantize if quantised else None)
         if residuals:
             fallback = Corrected(fallback, residuals, self.source, lambda m: (m, n, k))
         if points:
@@ -342,7 +347,7 @@ class MeasuredTable:
         """Decode attention: measured if the table has these heads, corrected if it has others."""
         kind = attention_key("attn_decode", dtype, kv)
         points = self._points((*kind, heads, kv_heads, head_dim))
-        residuals = self._residuals(kind, section, None) if section else None
+        residuals = self._residuals(kind, section, None)
 
         def shape(rows: float, context: float) -> tuple[float, ...] | None:
             return (context / rows, rows, heads, kv_heads, head_dim) if rows and context else None
@@ -357,7 +362,7 @@ class MeasuredTable:
         """Prefill attention: measured if the table has these heads, corrected if it has others."""
         kind = attention_key("attn_prefill", dtype, kv)
         points = self._points((*kind, heads, kv_heads, head_dim))
-        residuals = self._residuals(kind, section, None) if section else None
+        residuals = self._residuals(kind, section, None)
 
         def shape(tokens: float, pairs: float, keys: float, tiles: float) -> tuple[float, ...] | None:
             length = pairs / tokens

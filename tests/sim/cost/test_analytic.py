@@ -54,7 +54,7 @@ def test_a_mixed_step_is_one_pass(cost, batch, parts):
     # Decode-only batches are padded to a captured size, which engines without piecewise graphs do not do when mixing,
     # and attention over a step's context is read off a line: both are worth up to 2 %.
     assert mixed >= 0.98 * max(alone, decoding)
-    assert mixed <= 1.001 * (alone + decoding)
+    assert mixed <= 1.03 * (alone + decoding)  # a wave of tiles may begin that neither needs alone
 
 
 def test_mixing_saves_reading_the_weights_twice():
