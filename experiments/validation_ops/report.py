@@ -51,7 +51,8 @@ def validate_operators(
     """Errors of every group in files and folders of kernel times.
 
     Args:
-        refit: also fit each group's constants to one half. tables: also make a table of it. starts: starting points of such a fit.
+        refit: also fit each group's constants to one half, from `starts` starting points.
+        tables: also make a table of that half.
         tell: called with a line for every group as it begins.
 
     Raises:
