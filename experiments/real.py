@@ -86,7 +86,7 @@ class RealBackend:
             told["threads"] = torch.get_num_threads()
         if self.tokenizer is not None and self._traffic is not None and self._traffic.texts:
             done = requests.request[requests.status == FINISHED].tolist()
-            told["answers"] = [self._answer(row) for row in done[-_SHOWN:]]
+            told["answers"] = [self._answer(row) for row in done[:_SHOWN]]
         return told
 
     def _answer(self, row: int) -> dict[str, str]:

@@ -27,10 +27,9 @@ def find_source(name: str, load: str = "auto") -> Path | Architecture:
         return path
     if name.startswith((".", "/", "~")):
         raise InputError(
-            f"no model folder at {name}",
-            place=Place(key="model"),
-            hint="expected a folder with config.json and *.safetensors",
-        )
+            f"no model folder at {name}", place=Place(key="model"),
+            hint="expected config.json and *.safetensors in it; `bench model` makes and imports some",
+        )  # fmt: skip
     if load == "dummy":
         try:
             spec = find_model(name)

@@ -1,11 +1,13 @@
 """The commands of `bench`, put together."""
 
 from experiments.cli.bench import app
+from experiments.cli.calibrate import calibrate
 from experiments.cli.doctor import doctor
 from experiments.cli.explain import explain
 from experiments.cli.gate import gate
 from experiments.cli.init import init
 from experiments.cli.lists import list_names
+from experiments.cli.model import model_app
 from experiments.cli.report import report
 from experiments.cli.run import run
 from experiments.cli.size import size
@@ -22,6 +24,7 @@ for _name, _command in (
     ("gate", gate),
     ("report", report),
     ("validate", validate),
+    ("calibrate", calibrate),
     ("explain", explain),
     ("size", size),
     ("list", list_names),
@@ -29,4 +32,5 @@ for _name, _command in (
     ("doctor", doctor),
 ):
     app.command(_name)(_command)
+app.add_typer(model_app, name="model")
 app.add_typer(trace_app, name="trace")

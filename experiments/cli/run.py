@@ -159,7 +159,7 @@ def _show(data: RunData, summary: dict, folder: Path) -> None:
 
     console = stdout()
     print_summary(data, summary, console, out=folder)
-    for sample in data.host.get("answers", ())[-1:]:
+    for sample in data.host.get("answers", ())[:1]:
         _show_answer(sample, console)
 
 

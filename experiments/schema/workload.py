@@ -47,8 +47,9 @@ def _model(name: str, info: ValidationInfo) -> str:
 
     source = model_source(name, (info.context or {}).get("folder", Path()))
     backend = info.data.get("backend")
-    if backend is not None and backend.name in registries.REAL and registries.is_hub_id(source):
-        return name  # it is asked for when it is needed
+    path = registries.is_hub_id(source) or source.startswith((".", "/", "~"))
+    if backend is not None and backend.name in registries.REAL and path:
+        return name  # a folder that is yet to be made, or a repository of the hub: looked for when it is needed
     try:
         load_model(source)
     except InputError as error:
