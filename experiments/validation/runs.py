@@ -118,7 +118,7 @@ def _stage(record: dict, file: str, line: int) -> list[Row]:
         file, line, source=Path(file).parent.name, engine=get("engine"), engine_version=get("engine_version"),
         model=get("model"), weight_dtype=get("weight_dtype"), kv_dtype=get("kv_dtype"), gpu=get("gpu"),
         tp=int(figure("tp")) if get("tp") else 0, isl=str(own), osl=get("output_tokens"),
-        load=f"rate={get('rate_rps')}, {get('num_requests') or 600} requests", load_kind="open_loop_rate",
+        load=f"rate={figure('rate_rps'):g}, {get('num_requests') or 600} requests", load_kind="open_loop_rate",
         notes=f"{get('arrival')} arrivals; prompts share a prefix; {get('experiment')} stage {get('stage')}",
         table_id=f"{Path(file).parent.name}-{get('experiment')}", extra=extra,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.load import CLOSED, NONE, OFFLINE, OPEN, PHASE, STATIC
+from experiments.validation.load import NONE, OFFLINE, PHASE, STATIC
 from experiments.validation.points import Point
 
 PERCENTILES = (50, 75, 90, 95, 99)
@@ -144,7 +144,7 @@ def _result(point: Point, resolved: Any, data: Any) -> Result:
         return Result(
             error=f"{int((~done).sum())} of {len(r)} requests were not served: {'; '.join(sorted(reasons))[:200]}"
         )
-    figures = latencies(point.kind, r)
+    figures = latencies(point.kind, data)
     figures |= throughputs(point, r)
     result = Result(figures, warnings=list(resolved.warnings))
     running = data.timeline.running
@@ -162,28 +162,19 @@ def _result(point: Point, resolved: Any, data: Any) -> Result:
     return result
 
 
-def latencies(kind: str, r: Any) -> dict[str, float]:
+def latencies(kind: str, data: Any) -> dict[str, float]:
     """TTFT, TPOT, ITL and E2E in ms, their mean and percentiles."""
-    ttft, e2e, gaps = r.first_token - r.sent, r.finish - r.sent, r.output_tokens - 1
-    many = gaps > 0
-    figures: dict[str, float] = {}
+    from reports.metrics import distributions
+    from reports.percentiles import Distribution
+
+    found = distributions(data)
     if kind == STATIC:
-        ttft, e2e = np.array([ttft.max()]), np.array([e2e.max()])
-    figures |= _statistics("ttft_ms", ttft) | _statistics("e2e_latency_ms", e2e)
-    if many.any():
-        spans = (r.finish - r.first_token)[many]
-        per_request = spans / gaps[many]
-        figures |= _statistics("tpot_ms", per_request)
-        weighted = np.repeat(per_request, np.minimum(gaps[many], 1000))
-        figures |= _statistics("itl_ms", weighted)
-        figures["itl_ms_mean"] = float(spans.sum() / gaps[many].sum() * 1e3)
-    return figures
-
-
-def _statistics(name: str, seconds: np.ndarray) -> dict[str, float]:
-    figures = {f"{name}_mean": float(seconds.mean() * 1e3)}
-    for p, value in zip(PERCENTILES, np.percentile(seconds, PERCENTILES), strict=True):
-        figures[f"{name}_p{p}"] = float(value * 1e3)
+        found |= {name: Distribution.of(found[name].values[-1:]) for name in ("ttft", "e2el")}
+    figures: dict[str, float] = {}
+    for name, key in (("ttft", "ttft_ms"), ("tpot", "tpot_ms"), ("itl", "itl_ms"), ("e2el", "e2e_latency_ms")):
+        if found[name].count:
+            figures[f"{key}_mean"] = found[name].mean() * 1e3
+            figures |= {f"{key}_p{p}": found[name].quantile(p) * 1e3 for p in PERCENTILES}
     return figures
 
 
@@ -218,13 +209,6 @@ def _seen(point: Point, resolved: Any, r: Any) -> list[str]:
     """What the run itself gives reason to be careful about."""
     found = []
     limit = resolved.engine.scheduler.max_num_seqs
-    if point.kind in (CLOSED, OPEN):
-        queued = (r.admitted - r.queued).mean()
-        service = (r.finish - r.admitted).mean()
-        if queued > 0.1 * service:
-            found.append(
-                "requests wait for memory or a place: TTFT is queueing, and hangs on how much KV memory there is"
-            )
     if r.preemptions.sum() > 0.02 * len(r):
         found.append("requests are preempted: KV memory is short")
     if point.kind == STATIC and len(r) > 1:
