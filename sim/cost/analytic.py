@@ -83,6 +83,12 @@ class AnalyticCost:
         self._rows: dict[int, float] = {}
         self._lines: dict[int, dict[int, DecodeLine]] = {}
 
+    def with_times(self, host: Host, front_end: FrontEnd) -> AnalyticCost:
+        """The same operators with another host and front end; nothing priced so far is shared."""
+        return AnalyticCost(
+            self.operators, host, front_end, self._graphs, stages=self._stages, piecewise=self._piecewise
+        )  # fmt: skip
+
     # The three methods of the protocol
 
     def step_seconds(self, shape: StepShape) -> float:

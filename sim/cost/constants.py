@@ -265,9 +265,17 @@ def list_constants() -> list[tuple[str, str]]:
     return sorted((n.removesuffix(".toml").split(".", 1)[0], n.removesuffix(".toml").split(".", 1)[1]) for n in names)
 
 
+def nearest_measured(gpu: GPUSpec) -> str:
+    """The GPU whose kernels are most like this one's, among those that were measured on all operators.
+
+    Hopper and the data-centre Blackwell have asynchronous matrix units of their own; Ampere and Ada share an older kind.
+    """
+    return "a100-sxm" if gpu.arch in ("ampere", "ada") else "h100-sxm"
+
+
 def _layers(gpu: GPUSpec, engine: str) -> list[dict[str, Any]]:
     """Bundled files that apply, nearest first: own GPU, then the GPU measured for the architecture, then H100."""
-    near = "a100-sxm" if gpu.arch == "ampere" else "h100-sxm"
+    near = nearest_measured(gpu)
     order = [(gpu.name, engine), (near, engine), (near, "vllm"), ("h100-sxm", engine), ("h100-sxm", "vllm")]
     found = [_bundled(*pair) for pair in dict.fromkeys(order)]
     return [layer for layer in found if layer is not None]

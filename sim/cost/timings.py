@@ -127,6 +127,7 @@ def read_timings(path: str | Path, *, gpu: str = "", engine: str = "") -> list[T
     found: list[Timing] = []
     columns: _Columns | None = None
     for line, row in table_rows(path):
+        row = _spread(row, path, line)
         if columns is None:
             columns = _Columns(row, path)
         if columns.vidur:
@@ -155,6 +156,28 @@ def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield from enumerate(csv.DictReader(file), start=2)
     except (OSError, ValueError, EOFError, csv.Error) as error:
         raise InputError(f"cannot read it: {error}", place=Place(file=str(path))) from None
+
+
+def _spread(row: dict[str, Any], path: Path, line: int) -> dict[str, Any]:
+    """A row whose shape stands in one column (`16x4096x4096`, or `m=16 n=4096 k=4096`), with a column for each part."""
+    text = row.get("shape")
+    said = next((str(row[name]).lower() for name in _ALIASES["op"] if row.get(name)), "")
+    if not isinstance(text, str) or said not in _OPS:  # an unknown operator is told by its own column
+        return row
+    names = SHAPES.get(_OPS.get(said, ""), ())
+    where = Place(str(path), line, "shape")
+    if "=" in text:
+        parts = dict(part.split("=", 1) for part in re.split(r"[\s,;]+", text.strip()) if "=" in part)
+        if missing := [name for name in names if name not in parts]:
+            raise InputError(f"lacks {', '.join(missing)}", place=where, hint=f"of {said}: {', '.join(names)}")
+    else:
+        values = re.split(r"[x×,;\s]+", text.strip())
+        if not names or len(values) != len(names):
+            raise InputError(
+                f"expected {len(names)} numbers, found {text!r}", place=where, hint=f"of {said}: {' x '.join(names)}"
+            )
+        parts = dict(zip(names, values, strict=True))
+    return {**row, **parts}
 
 
 class _Columns:

@@ -18,7 +18,9 @@ load: {{mode: closed, concurrency: 2}}
 """
 HEADER = "op,dtype,m,n,k,us\n"
 ROWS = "gemm,bf16,1,6144,4096,500\ngemm,bf16,8192,6144,4096,900\n"
-CALIBRATION = '[host]\nexposed_ms = { "1" = 7.0 }\nschedule_ms = 0.0\nrow_us = 0.0\nkernel_launch_us = 1.0\nsource = "here"\n'
+CALIBRATION = (
+    '[host]\nexposed_ms = { "1" = 7.0 }\nschedule_ms = 0.0\nrow_us = 0.0\nkernel_launch_us = 1.0\nsource = "here"\n'
+)
 
 
 def resolved(folder: Path, cost: str = "", model: str = "meta-llama/Meta-Llama-3-8B", tensor: int = 1):
