@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from sim.cost.assemble import StepOperators
 from sim.cost.base import DecodeLine, OperatorCost, StepShape
+from sim.cost.coverage import step_deviation
 from sim.cost.explain import explain_step, provenance
 from sim.cost.graphs import padded
 from sim.cost.host import FrontEnd, Host
@@ -122,6 +123,15 @@ class AnalyticCost:
         step itself, interpolated between two points of the context grid.
         """
         return explain_step(self, shape)
+
+    @property
+    def uncertainty(self) -> dict[str, float]:
+        """Operator class → standard deviation of the logarithm of its time (`sim.cost.coverage.class_of` names them)."""
+        return dict(self.operators.uncertainty)
+
+    def step_uncertainty(self, shape: StepShape) -> float:
+        """Standard deviation of the logarithm of a whole step's time."""
+        return step_deviation(self.explain(shape), self.operators.uncertainty)
 
     @property
     def provenance(self) -> list[dict]:

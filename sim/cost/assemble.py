@@ -6,11 +6,13 @@ and the two attentions. Everything is per GPU; `count` is how often an operator 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.config import EngineConfig
 from sim.cost.constants import Constants, ElementwiseConstants
+from sim.cost.coverage import FIXED, deviation, outside, sentence
 from sim.cost.experts import GroupedGemm
 from sim.cost.forms import section_of
 from sim.cost.operators import (
@@ -54,7 +56,8 @@ class StepOperators:
         token: sized by the tokens of the step. sample: by rows whose logits are computed. swap: by swapped tokens.
         decode, prefill: attention of one layer. full_layers, windowed_layers, window: which of them see how far.
         launches: kernels of a step, for the time of launching them one by one.
-        notes: what the user should know (fallbacks).
+        notes: what the user should know (fallbacks, and what was not validated).
+        uncertainty: operator class → standard deviation of the log of its time (see `sim.cost.coverage`).
     """
 
     token: tuple[Placed, ...]
@@ -67,6 +70,7 @@ class StepOperators:
     window: int
     launches: int
     notes: tuple[str, ...]
+    uncertainty: Mapping[str, float]
 
 
 class Assembler:
@@ -87,7 +91,9 @@ class Assembler:
         self.tp, self.pp, self.ep = parallel.tensor, parallel.pipeline, parallel.expert
         self.mode, note = weight_mode_for(config.quantization, model).on(gpu)
         self.kv: KVMode = kv_mode_for(config.kv.dtype, model.dtype)
-        self.notes = (note,) if note else ()
+        unsure = outside(model, gpu, config, self.mode, table is not None)
+        self.notes = ((note,) if note else ()) + sentence(unsure) + tuple(table.notes if table is not None else ())
+        self.uncertainty: dict[str, float] = dict(FIXED)
         self._config = config
 
     def build(self) -> StepOperators:
@@ -107,6 +113,7 @@ class Assembler:
             window=model.window,
             launches=sum(placed.count for placed in token) + 2 * model.layers,
             notes=self.notes,
+            uncertainty=self.uncertainty,
         )
 
     # Linear layers
@@ -151,9 +158,17 @@ class Assembler:
     def _taken(self, section: str, kind: str) -> Any:
         """Constants of a kind, or of the nearest kind that was measured, which their source then says."""
         found = section_of(self.constants, section, kind)
-        if kind in getattr(self.constants, section):
-            return found
-        return replace(found, source=f"{found.source}; taken over for {kind}")
+        if kind not in getattr(self.constants, section):
+            found = replace(found, source=f"{found.source}; taken over for {kind}")
+        self._unsure(section, found)
+        return found
+
+    def _unsure(self, section: str, constants: Any) -> None:
+        """Remember how far off prices from these constants may be; of several kinds the worst."""
+        name = {"gemm": "linear", "decode": "attention_decode", "prefill": "attention_prefill", "moe": "experts",
+                "mla": "attention_decode"}.get(section, section)  # fmt: skip
+        spread = deviation(constants, self.gpu)
+        self.uncertainty[name] = max(self.uncertainty.get(name, 0.0), spread)
 
     def _quantize(self, width: int) -> Operator:
         q = self.constants.quantize
@@ -233,6 +248,7 @@ class Assembler:
         table = self.constants.all_reduce
         degrees = sorted(map(int, table))
         degree = next((d for d in degrees if d >= self.tp), degrees[-1])
+        self._unsure("all_reduce", table[str(degree)])
         analytic = AllReduce(table[str(degree)], self.gpu.group_link(self.tp), self.tp, 2.0 * self.model.hidden)
         return self.table.all_reduce(analytic, self.tp, 2.0 * self.model.hidden) if self.table else analytic
 
@@ -254,6 +270,7 @@ class Assembler:
         model, heads = self.model, self.model.heads // self.tp
         if model.mla is not None:
             size = float(self.kv.vector_bytes(model.mla.cached))
+            self._unsure("mla", self.constants.mla)
             return LatentAttention(self.constants.mla, self.gpu, heads, model.mla.cached, model.mla.kv_lora, size)
         narrow = self.kv.bits == 8
         kind = ("mha-fp8" if narrow else "mha") if model.attention == "MHA" else ("fp8" if narrow else "bf16")
