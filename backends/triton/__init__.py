@@ -1,1 +1,1 @@
-"""The operators as Triton kernels, for NVIDIA and AMD GPUs; without one they run in Triton's interpreter, or are compiled ahead."""
+"""The operators as Triton kernels, for NVIDIA and AMD GPUs. Without one: compiled ahead, or in Triton's interpreter."""

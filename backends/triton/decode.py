@@ -1,7 +1,7 @@
 """Attention of sequences with one or a few queries: keys are split among programs, whose partial results are merged after.
 
-This is flash decoding. The query heads of a KV head, times the queries of a sequence, are the rows of one tile, so keys and values
-are read once for all of them.
+This is flash decoding. The query heads of a KV head, times the queries of a sequence, are the rows of one tile, so keys and
+values are read once for all of them. How a sequence is split depends on its company, and with it the last bits of its result.
 """
 
 from __future__ import annotations

@@ -51,8 +51,10 @@ def grouped_kernel(
         column = block * BLOCK_N + tl.arange(0, BLOCK_N)
         k = tl.arange(0, BLOCK_K)
         x_place = x_ptr + row[:, None] * x_row + k[None, :]
-        w_base = weight_ptr + mine.to(tl.int64) * w_expert
-        w_place = w_base + column[None, :].to(tl.int64) * w_row + k[:, None]
+        w_base = weight_ptr + mine.to(tl.int64) * w_expert + (block * BLOCK_N).to(tl.int64) * w_row
+        w_place = (
+            w_base + tl.arange(0, BLOCK_N)[None, :] * w_row + k[:, None]
+        )  # within a tile 32 bits do, and save registers
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for start in range(0, inputs, BLOCK_K):
@@ -61,7 +63,7 @@ def grouped_kernel(
             x = tl.load(x_place + start, mask=live[:, None] & rest[None, :], other=0.0)
             acc = product(x, tl.load(w_place + start, mask=wanted, other=0.0), acc, UP)
             if GATED:
-                second = tl.load(w_place + outputs.to(tl.int64) * w_row + start, mask=wanted, other=0.0)
+                second = tl.load(w_place + tl.cast(outputs, tl.int64) * w_row + start, mask=wanted, other=0.0)
                 up = product(x, second, up, UP)
         inside = live[:, None] & (column < outputs)[None, :]
         if GATED:

@@ -1,8 +1,8 @@
 """How kernels are launched, and for what device they are shaped.
 
-Every host function of a kernel takes a `Launcher` and calls it. The ordinary one runs the kernel; the ahead-of-time compiler passes
-one that notes what would have been run, so that what is compiled and checked there is what runs on a GPU, and no second list
-of variants has to be kept.
+Every host function of a kernel takes a `Launcher` and calls it. The ordinary one runs the kernel; the ahead-of-time compiler
+passes one that notes what would have been run, so that what is compiled and checked there is what runs on a GPU, and no second
+list of variants has to be kept.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Target:
     interpreted: bool = False
 
     @property
-    def warp(self) -> int:
-        """Threads a warp."""
-        return 64 if self.arch.startswith("gfx") else 32
+    def compute(self) -> int:
+        """Compute capability × 10 of NVIDIA's GPUs; 0: AMD's."""
+        return int(self.arch.removeprefix("sm_")) if self.arch.startswith("sm_") else 0
 
     @property
     def e4m3(self) -> bool:
-        """Whether the compiler knows fp8 e4m3 there: not before Ada and Hopper, whatever the kernel does with it."""
-        return self.arch not in ("sm_80", "sm_86", "sm_87")
+        """Whether the compiler knows fp8 e4m3 there: not before compute capability 8.9, whatever the kernel does with it."""
+        return self.compute == 0 or self.compute >= 89
 
 
 def find_target(device: torch.device, interpreted: bool) -> Target:

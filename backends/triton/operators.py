@@ -14,6 +14,7 @@ from backends.triton.launch import Launcher, find_target, is_interpreted, rows_l
 from backends.triton.plan import AttentionPlan, plan_attention
 from backends.triton.prefill import prefill_attention
 from backends.triton.tiles import prefill_tile
+from workloads.errors import InputError
 
 
 class TritonOperators(ReferenceOperators):
@@ -21,6 +22,9 @@ class TritonOperators(ReferenceOperators):
 
     Args:
         launch: how kernels are launched; by default on `device`, in Triton's interpreter if Triton was imported with that on.
+
+    Raises:
+        InputError: on pages in fp8 e4m3 where Triton does not know it.
     """
 
     def __init__(self, device: torch.device | str = "cuda", *, launch: Launcher | None = None) -> None:
@@ -47,12 +51,14 @@ class TritonOperators(ReferenceOperators):
         self, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Tensor, Tensor], k_pages: Tensor, v_pages: Tensor, slots: Tensor,
         *, kv_scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
+        self._check(k_pages)
         return rope.rope_and_cache(self._launch, q, k, v, rotary, k_pages, v_pages, slots, kv_scales)
 
     def attention(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, *, scale: float, window: int = 0,
         softcap: float = 0.0, kv_scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
+        self._check(k_pages)
         q = rows_last(q)
         group = q.shape[1] // k_pages.shape[2]
         how = {
@@ -74,6 +80,14 @@ class TritonOperators(ReferenceOperators):
 
     def sample(self, logits: Tensor, how: SamplingBatch) -> Tensor:
         return sampling.sample(self._launch, logits, how)
+
+    def _check(self, pages: Tensor) -> None:
+        target = self._launch.target
+        if pages.dtype == torch.float8_e4m3fn and not target.e4m3 and not target.interpreted:
+            raise InputError(
+                f"keys and values in fp8 e4m3 cannot be read by Triton on {target.arch}",
+                hint="they need compute capability 8.9 (Ada) or later; keep them in 16 bits, or in e5m2",
+            )
 
     def _plan_of(self, batch: PackedBatch, group: int, tile_queries: int) -> AttentionPlan:
         """Every layer of a step asks with the same batch: it is planned once."""

@@ -1,8 +1,8 @@
-"""Choosing tokens without sorting: the filters' edge is found by bisection over the bits of float32, then each token is drawn in parts.
+"""Choosing tokens without sorting: the filters' edge is found by bisection over the bits of float32, then a token is drawn.
 
-Logits less their row's maximum are never above 0, and the bits of a non-negative float order as it does. So the k-th largest of a
-row, or the value down to which a share of the probability reaches, takes at most 31 counts over the row, which stays in cache. The
-noise is that of `backends.ops.noise`, so that equal logits give equal tokens in plain torch and here.
+Logits less their row's maximum are never above 0, and the bits of a non-negative float order as it does. So the k-th largest of
+a row, or the value down to which a share of the probability reaches, takes at most 31 counts over the row, which stays in cache.
+The noise is that of `backends.ops.noise`, so that equal logits give equal tokens in plain torch and here.
 """
 
 from __future__ import annotations

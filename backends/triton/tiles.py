@@ -33,7 +33,7 @@ def decode_tile(target: Target, block_d: int, rows: int, dtype: torch.dtype) -> 
     keys = 64 if block_d <= 128 else 32
     if dtype == torch.float32:
         keys = 32 if block_d <= 128 else 16
-    if target.arch.startswith("gfx"):
+    if not target.compute:
         return Tile(rows, keys, 4, 1)
     return Tile(rows, keys, 4, 3 if dtype != torch.float32 else 2)
 
@@ -47,12 +47,12 @@ def prefill_tile(target: Target, block_d: int, dtype: torch.dtype, group: int) -
 def _prefill_tile(target: Target, block_d: int, dtype: torch.dtype) -> Tile:
     if dtype == torch.float32:
         return Tile(32 if block_d <= 128 else 16, 32, 4, 1)
-    if target.arch.startswith("gfx"):
+    if not target.compute:
         return Tile(128, 64 if block_d <= 128 else 32, 4 if block_d <= 128 else 8, 1)
     if block_d > 128:
-        return Tile(64, 32, 4, 2)
-    if target.arch < "sm_9" and not target.arch.startswith("sm_1"):
-        return Tile(128, 64 if block_d == 64 else 32, 4 if block_d == 64 else 8, 2)
+        return Tile(64, 32, 8, 2)
+    if target.compute < 90:
+        return Tile(128 if block_d <= 64 else 64, 64, 8, 2)
     return Tile(128, 64, 8, 3)
 
 
@@ -61,5 +61,5 @@ def experts_tile(target: Target, visits: float, dtype: torch.dtype) -> Tile:
     rows = 16 if visits <= 16 else 64 if visits <= 128 else 128
     if dtype == torch.float32:
         return Tile(min(rows, 64), 64, 4, 2)
-    stages = 2 if target.arch.startswith("gfx") else 3
+    stages = 2 if not target.compute else 3
     return Tile(rows, 128, 8 if rows == 128 else 4, stages)

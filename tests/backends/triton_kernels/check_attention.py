@@ -11,6 +11,7 @@ from paged import make_batch, make_pages
 from backends.ops.reference import FP8, ReferenceOperators
 from backends.triton.launch import Launcher, Target
 from backends.triton.operators import TritonOperators
+from workloads.errors import InputError
 
 PLAIN = ReferenceOperators()
 DECODES = [(1, 1), (1, 40), (1, 16), (1, 17), (1, 130)]
@@ -105,6 +106,14 @@ def test_a_sequence_gets_the_same_alone_and_in_company() -> None:
 def test_fp8_pages_with_scales(fp8, dtype) -> None:
     rows = [(1, 100), (1, 5), (3, 20), (14, 40)]
     compare(rows, 4, 1, 80, dtype, ops=ours(16), pages_dtype=fp8, kv_scales=(0.5, 0.25))
+
+
+def test_e4m3_pages_are_refused_where_the_compiler_does_not_know_them() -> None:
+    batch, count = make_batch([(1, 4)], 16)
+    pages = make_pages(batch, count, 16, 1, 64, torch.float8_e4m3fn)
+    ops = TritonOperators(launch=Launcher(Target("sm_80", 108)))
+    with pytest.raises(InputError, match="e4m3 cannot be read by Triton on sm_80"):
+        ops.attention(normal(1, 1, 64), *pages, batch, scale=1.0)
 
 
 def test_scales_of_pages_that_are_not_fp8_do_nothing() -> None:

@@ -16,10 +16,10 @@ if "triton" in sys.modules:
     )
 os.environ["TRITON_INTERPRET"] = "1"
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import triton.language as tl  # noqa: E402
-from triton.runtime import interpreter as triton_interpreter  # noqa: E402
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter as triton_interpreter
 
 torch.set_num_threads(1)
 _TORCH = {
