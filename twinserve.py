@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from backends.torch.llm import LLM
+    from backends.torch.sampling import SamplingParams
     from experiments.api import load_workload, run
     from experiments.schema import Workload
     from reports.metrics import summarize
@@ -25,8 +27,10 @@ _HOMES = {
     "EngineState": "sim.engine.state",
     "InputError": "workloads.errors",
     "KVAllocator": "sim.kv.base",
+    "LLM": "backends.torch.llm",
     "OutputError": "workloads.errors",
     "RunData": "reports.run_data",
+    "SamplingParams": "backends.torch.sampling",
     "Scheduler": "sim.schedulers.base",
     "Sequence": "sim.engine.sequence",
     "Step": "sim.engine.step",
@@ -41,8 +45,24 @@ _HOMES = {
 }
 
 __all__ = [
-    "EngineState", "InputError", "KVAllocator", "OutputError", "RunData", "Scheduler", "Sequence", "Step", "TargetError",
-    "Traffic", "TwinserveError", "Workload", "load_workload", "read_run", "run", "summarize",
+    "LLM",
+    "EngineState",
+    "InputError",
+    "KVAllocator",
+    "OutputError",
+    "RunData",
+    "SamplingParams",
+    "Scheduler",
+    "Sequence",
+    "Step",
+    "TargetError",
+    "Traffic",
+    "TwinserveError",
+    "Workload",
+    "load_workload",
+    "read_run",
+    "run",
+    "summarize",
 ]  # fmt: skip
 
 

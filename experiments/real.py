@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from backends.extra import need_torch
 from experiments.conflicts import Draft
-from experiments.extra import need_torch
 from experiments.schema import Workload
 from experiments.traffic import make_traffic
 from reports.run_data import FINISHED, Requests

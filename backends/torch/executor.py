@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +62,7 @@ class TorchExecutor:
     Attributes:
         book: token ids of all sequences.
         pool: keys and values, once an allocator is attached.
+        on_end: called with a sequence and its tokens when it has ended or was dropped.
         logits: of the last step, if `keep_logits` is set; for tests and logprobs.
     """
 
@@ -74,6 +75,7 @@ class TorchExecutor:
         architecture = model.architecture
         self.book = TokenBook(Vocabulary(architecture.spec.vocab, seed, architecture.special_ids))
         self.pool: KVPool | None = None
+        self.on_end: Callable[[Sequence, Tokens], None] | None = None
         self.keep_logits = False
         self.logits: Tensor | None = None
         self._sampling = sampling or SamplingParams()
@@ -157,6 +159,8 @@ class TorchExecutor:
 
     def forget(self, seq: Sequence) -> None:
         tokens = self.book[seq]
+        if self.on_end is not None:
+            self.on_end(seq, tokens)
         tokens.over = True
         tokens.host = None
         if tokens.last >= 0:

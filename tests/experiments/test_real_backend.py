@@ -15,7 +15,8 @@ import pytest
 from simulate import run, workload
 from typer.testing import CliRunner
 
-from experiments import extra, runner
+from backends import extra
+from experiments import runner
 from experiments.cli import app
 from experiments.clock import WallClock
 from reports.metrics import summarize
