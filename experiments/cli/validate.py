@@ -35,6 +35,10 @@ def validate(
     fit_deployment: Annotated[
         bool, typer.Option("--fit-deployment", help="Fit one host time a deployment on half of its points.")
     ] = False,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="PATHs are kernel times: hold the prices of operators against them.")
+    ] = False,
+    refit: Annotated[bool, typer.Option(help="With --operators: also fit each group to one half of its rows.")] = True,
     skip_excluded: Annotated[
         bool, typer.Option("--skip-excluded", help="Do not simulate cells that a rule leaves out.")
     ] = False,
@@ -59,7 +63,11 @@ def validate(
       bench validate measured --source trtllm-perf-docs-ifb --out runs/trtllm
       bench validate measured --metric tpot_ms --subset 200
       bench validate measured --source silicon --fit-deployment --json | jq .groups.engine
+      bench validate --operators kernel-times/
     """
+    if operators:
+        _operators(paths, out, refit=refit, json=json, quiet=quiet)
+        return
     from experiments.validation.cells import record
     from experiments.validation.files import POINTS, write
     from experiments.validation.pool import Store
@@ -92,6 +100,24 @@ def validate(
     if not found.complete:
         typer.echo(f"interrupted; what is done is kept in {out}; the same command goes on from there", err=True)
         raise typer.Exit(INTERRUPTED)
+
+
+def _operators(paths: list[Path], out: Path, *, refit: bool, json: bool, quiet: bool) -> None:
+    from experiments.validation_ops import show
+
+    with Progress("validating operators", enabled=not (json or quiet)) as progress:
+        rows, found = show.run(paths, out, refit=refit, tell=lambda words: progress(0, 1, words))
+    if json:
+        from experiments.cli.run import print_json
+
+        groups = show.records(found)
+        print_json(
+            {"groups": groups, "left_out": dict(rows.skipped), "impossible": rows.impossible, "folder": str(out)}
+        )
+    elif not quiet:
+        from experiments.cli.console import stdout
+
+        show.show(rows, found, out, stdout())
 
 
 def _show(records: list[dict], result: dict[str, Any], out: Path, console: Console) -> None:

@@ -7,9 +7,10 @@ A table is one file of timings (or several), one row each: our own tidy columns
 or what NVIDIA aiconfigurator, Vidur and InferSim write (see `sim.cost.timings`). `us` is one call on one GPU; heads are per
 GPU; prefill has no past; an FP8 linear layer includes quantising its input with computed scales.
 
-Where a table has the very shape, times are interpolated linearly in the logarithms of size and time. For other shapes of
-the same operator the analytic form answers, corrected by how far it is off at the nearest measured ones; far from every
-row, and for operators that the table lacks, nothing is left of the correction.
+Where a table has the very shape, the ratio of measured to predicted time is interpolated linearly in the logarithms of
+ratio and size, which at the rows is what was measured. For other shapes of the same operator the analytic form answers,
+corrected by how far it is off at the nearest measured ones; far from every row, and for operators that the table lacks,
+nothing is left of the correction.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from sim.cost.constants import QuantizeConstants
     from sim.hardware.gpu import GPUSpec
 
-_REACH = 1.0  # distance (in octaves, over all dimensions) at which a neighbour's word weighs e times less
+_REACH = 1.0  # distance (in octaves, over all dimensions) at which a row's word weighs e times less
 _NEIGHBOURS = 8
-_FAINT = 0.3  # weight of the analytic form itself
+_LEAST = 0.2  # of a measured FP8 product is left to the product itself, whatever quantising is said to cost
+_NEAR, _FADE = 1.0, 1.5  # rows this far off are believed fully; beyond, the correction fades by e every so many octaves
 
 
 class Curve:
@@ -82,7 +84,7 @@ class Surface:
 class Residuals:
     """How far the analytic form is off at measured shapes, and what that says about a shape nearby.
 
-    A weighted mean over the nearest rows in the logarithms of all dimensions, shrunk to nothing away from them.
+    A weighted mean over the nearest rows in the logarithms of all dimensions, which fades away from them.
     """
 
     def __init__(self, points: Sequence[tuple[tuple[float, ...], float]]) -> None:
@@ -102,8 +104,10 @@ class Residuals:
             gap, what = gap[near], self._what[near]
         else:
             what = self._what
-        weight = np.exp(-gap / _REACH)
-        return float(exp((weight * what).sum() / (weight.sum() + _FAINT)))
+        nearest = float(gap.min())
+        weight = np.exp(-(gap - nearest) / _REACH)
+        trust = exp(-max(nearest - _NEAR, 0.0) / _FADE)
+        return float(exp(trust * (weight * what).sum() / weight.sum()))
 
 
 class Measured:
@@ -128,43 +132,24 @@ class Measured:
 
 
 class MeasuredCurve(Measured):
-    """Linear layers and collectives: `unit` table units for every token."""
+    """Linear layers and collectives: the form times what was measured over what it says, interpolated over the size.
 
-    def __init__(self, fallback: Operator, curve: Curve, source: str, unit: float = 1.0) -> None:
-        super().__init__(fallback, source)
-        self._curve, self._unit = curve, unit
-
-    def lookup(self, *size: float) -> float | None:
-        """Microseconds for that many tokens."""
-        return self._curve.at(size[0] * self._unit)
-
-
-class MeasuredRatio(MeasuredCurve):
-    """The analytic operator times what was measured over what it says, interpolated."""
-
-    def lookup(self, *size: float) -> float | None:
-        """Microseconds for that many tokens."""
-        ratio = self._curve.at(size[0] * self._unit)
-        return None if ratio is None else ratio * self.fallback.seconds(*size) * 1e6
-
-
-class MeasuredQuantised(MeasuredCurve):
-    """Linear layers whose timings include quantising the input, which steps price apart: it is taken off again."""
-
-    _LEAST = 0.2  # of the measured time is left to the product itself, whatever quantising is said to cost
+    It is this ratio that is smooth: between two rows far apart time follows the form, and at every row it is what was
+    measured. `unit` is what the table's size counts for every token.
+    """
 
     def __init__(
-        self, fallback: Operator, curve: Curve, source: str, quantize: QuantizeConstants, gpu: GPUSpec, width: int
-    ) -> None:
-        super().__init__(fallback, curve, source)
-        self._quantize, self._gpu, self._width = quantize, gpu, width
+        self, fallback: Operator, form: Operator, points: Mapping[float, float], source: str, unit: float = 1.0
+    ):
+        """Args: form, priced at the rows; fallback, which answers outside them; points, size → microseconds."""
+        super().__init__(fallback, source)
+        self._form, self._unit = form, unit
+        self._ratio = Curve({size: us * 1e-6 / form.seconds(size / unit) for size, us in points.items()})
 
     def lookup(self, *size: float) -> float | None:
-        """Microseconds of the product alone."""
-        us = self._curve.at(size[0])
-        if us is None:
-            return None
-        return max(us - 1e6 * quantise_seconds(self._quantize, self._gpu, size[0], self._width), self._LEAST * us)
+        """Microseconds for that many tokens."""
+        ratio = self._ratio.at(size[0] * self._unit)
+        return None if ratio is None else ratio * self._form.seconds(*size) * 1e6
 
 
 class Corrected(Measured):
@@ -203,22 +188,30 @@ class Corrected(Measured):
 class MeasuredDecode(Measured):
     """Decode attention: sequences are taken to be of their mean length."""
 
-    def __init__(self, fallback: Operator, surface: Surface, source: str) -> None:
+    def __init__(self, fallback: Operator, form: Operator, points: Mapping[tuple, float], source: str) -> None:
         super().__init__(fallback, source)
-        self._surface = surface
+        self._form = form
+        self._ratio = Surface({(b, x): us * 1e-6 / form.seconds(b, b * x) for (b, x), us in points.items()})
 
     def lookup(self, *size: float) -> float | None:
         """Microseconds for (rows, context)."""
         rows, context = size
-        return self._surface.at(rows, context / rows) if rows and context else None
+        ratio = self._ratio.at(rows, context / rows) if rows and context else None
+        return None if ratio is None else ratio * self._form.seconds(rows, context) * 1e6
 
 
 class MeasuredPrefill(Measured):
     """Prefill attention: chunks are taken to be whole prompts of equal length with the same tokens and pairs."""
 
-    def __init__(self, fallback: Operator, surface: Surface, source: str) -> None:
+    def __init__(self, fallback: Operator, form: Operator, points: Mapping[tuple, float], source: str) -> None:
         super().__init__(fallback, source)
-        self._surface = surface
+        self._form = form
+        self._ratio = Surface(
+            {
+                (b, x): us * 1e-6 / form.seconds(b * x, b * x * x, b * x, b * max(x, 128) / 128)
+                for (b, x), us in points.items()
+            }
+        )
 
     def lookup(self, *size: float) -> float | None:
         """Microseconds for (tokens, pairs, keys, tiles); None where the chunks have a past."""
@@ -226,7 +219,8 @@ class MeasuredPrefill(Measured):
         if keys > tokens:
             return None
         length = pairs / tokens
-        return self._surface.at(tokens / length, length)
+        ratio = self._ratio.at(tokens / length, length)
+        return None if ratio is None else ratio * self._form.seconds(*size) * 1e6
 
 
 class MeasuredTable:
@@ -323,23 +317,23 @@ class MeasuredTable:
         points = self._points(("gemm", dtype, n, k))
         quantised = quantize is not None and dtype in ("fp8", "fp8-block", "int8", "fp4")
         residuals = self._residuals(("gemm", dtype), section, quantize if quantised else None)
+        form = fallback
         if residuals:
             fallback = Corrected(fallback, residuals, self.source, lambda m: (m, n, k))
-        if points:
-            curve = _curve(points)
-            if quantised and self._gpu is not None:
-                return MeasuredQuantised(fallback, curve, self.source, quantize, self._gpu, k)
-            return MeasuredCurve(fallback, curve, self.source)
-        return fallback
+        if not points:
+            return fallback
+        times = {m: us for (m,), us in points.items()}
+        if quantised and self._gpu is not None:  # steps price the quantisation apart, so it is taken off the rows
+            spent = {m: 1e6 * quantise_seconds(quantize, self._gpu, m, k) for m in times}
+            times = {m: max(us - spent[m], _LEAST * us) for m, us in times.items()}
+        return MeasuredCurve(fallback, form, times, self.source)
 
     def all_reduce(self, fallback: Operator, ways: int, token_bytes: float) -> Operator:
         """An all-reduce, measured if the table has the group's size."""
         points = self._points(("all_reduce", ways))
         if not points:
             return fallback
-        # Two algorithms meet within the range, so it is the ratio to the form that is smooth between rows.
-        ratios = {size: us * 1e-6 / fallback.seconds(size[0] / token_bytes) for size, us in points.items()}
-        return MeasuredRatio(fallback, _curve(ratios), self.source, token_bytes)
+        return MeasuredCurve(fallback, fallback, {size: us for (size,), us in points.items()}, self.source, token_bytes)
 
     def decode(
         self, fallback: Operator, dtype: str, kv: str, heads: int, kv_heads: int, head_dim: int, section: Any = None
@@ -348,13 +342,14 @@ class MeasuredTable:
         kind = attention_key("attn_decode", dtype, kv)
         points = self._points((*kind, heads, kv_heads, head_dim))
         residuals = self._residuals(kind, section, None)
+        form = fallback
 
         def shape(rows: float, context: float) -> tuple[float, ...] | None:
             return (context / rows, rows, heads, kv_heads, head_dim) if rows and context else None
 
         if residuals:
             fallback = Corrected(fallback, Reordered(residuals, (1, 0, 2, 3, 4)), self.source, shape)
-        return MeasuredDecode(fallback, Surface(points), self.source) if points else fallback
+        return MeasuredDecode(fallback, form, points, self.source) if points else fallback
 
     def prefill(
         self, fallback: Operator, dtype: str, kv: str, heads: int, kv_heads: int, head_dim: int, section: Any = None
@@ -363,6 +358,7 @@ class MeasuredTable:
         kind = attention_key("attn_prefill", dtype, kv)
         points = self._points((*kind, heads, kv_heads, head_dim))
         residuals = self._residuals(kind, section, None)
+        form = fallback
 
         def shape(tokens: float, pairs: float, keys: float, tiles: float) -> tuple[float, ...] | None:
             length = pairs / tokens
@@ -370,7 +366,7 @@ class MeasuredTable:
 
         if residuals:
             fallback = Corrected(fallback, Reordered(residuals, (1, 0, 2, 3, 4)), self.source, shape)
-        return MeasuredPrefill(fallback, Surface(points), self.source) if points else fallback
+        return MeasuredPrefill(fallback, form, points, self.source) if points else fallback
 
 
 def attention_key(op: str, dtype: str, kv: str) -> tuple[str, ...]:
@@ -387,7 +383,3 @@ class Reordered:
     def at(self, shape: Sequence[float]) -> float:
         """Factor on the analytic time."""
         return self._residuals.at([shape[i] for i in self._order])
-
-
-def _curve(points: Mapping[tuple, float]) -> Curve:
-    return Curve({size[0]: us for size, us in points.items()})
