@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from experiments.validation.cells import Cell
-from experiments.validation.load import CLOSED, OPEN
+from experiments.validation.load import CLOSED, NONE, OPEN, STATIC
+from sim.quantization.kv import kv_mode_for
 
 QUEUE_MS, QUEUE_SHARE = 500.0, 0.6
 """A predicted TTFT is mostly waiting where the queue takes so long, and so much of it."""
@@ -20,6 +21,9 @@ STREAMED = 6000.0
 FULL = 1.5
 """KV tokens of the pool over those in flight: below it, a little less memory than predicted makes requests queue."""
 
+LITTLE = 0.15
+"""Share of a GPU's memory that is left for KV: below it, a few GB of an engine's own buffers decide how much runs at once."""
+
 
 def doubt(cells: Iterable[Cell]) -> None:
     """Add to the warnings of cells."""
@@ -28,6 +32,8 @@ def doubt(cells: Iterable[Cell]) -> None:
             cell.warnings.append(f"the measurement is not plausible: {cell.implausible}")
         if cell.predicted is not None and cell.deployment is not None:
             cell.warnings += _gpu(cell)
+            if cell.metric.quantity not in ("tpot_ms", "itl_ms"):
+                cell.warnings += _memory(cell)
             if cell.metric.quantity == "ttft_ms" and cell.point.kind in (CLOSED, OPEN):
                 cell.warnings += _first_token(cell)
 
@@ -38,6 +44,19 @@ def _gpu(cell: Cell) -> list[str]:
         return []
     return [
         f"no kernels were measured on {gpu.name}: efficiencies are those of an H100, and its software reached far less in 2024"
+    ]
+
+
+def _memory(cell: Cell) -> list[str]:
+    """Whether so little memory is left for KV that its size is mostly guesswork."""
+    d = cell.deployment
+    mode = kv_mode_for(d.mapped.kv or "auto", d.model.dtype)
+    per_token = d.model.kv_bytes_per_token(mode, d.layout.tensor, d.layout.pipeline)
+    share = cell.result.facts.get("kv_tokens", 0.0) * per_token / d.gpu.memory_bytes
+    if not 0 < share < LITTLE or cell.point.kind in (NONE, STATIC):
+        return []
+    return [
+        f"KV has {share:.0%} of the GPU's memory: what the engine keeps for itself, here estimated, decides the batch"
     ]
 
 

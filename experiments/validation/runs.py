@@ -1,6 +1,6 @@
 """Measured runs in other shapes than a tidy table: each becomes rows, one a metric.
 
-    FOLDER/*.csv                          the tables in a folder: tidy ones, or load stages of online runs (`STAGES`)
+    FOLDER/**/*.csv                       the tables in a folder: tidy ones, or load stages of online runs (`STAGES`)
     FOLDER/**/requests.csv, meta.json     whole vLLM runs, request by request
     FOLDER/**/run.json                    run folders of ours
     result.json, result.jsonl             `vllm bench serve --save-result` and SGLang's `bench_serving`
@@ -46,23 +46,29 @@ def read_path(path: Path) -> list[Row]:
 
 
 def _folder(folder: Path) -> list[Row]:
+    rows = _within(folder)
+    if not rows:
+        raise InputError(
+            "holds no measured table or run", place=Place(str(folder)),
+            hint="expected CSV files with the columns " + ", ".join(COLUMNS[:4]) + " …, run folders or result files",
+        )  # fmt: skip
+    return rows
+
+
+def _within(folder: Path) -> list[Row]:
+    """Everything measured in a folder and the folders in it; other files are left alone."""
     if (folder / "run.json").is_file():
         return _run_folder(folder)
     if (folder / "requests.csv").is_file() and (folder / "meta.json").is_file():
         return _requests(folder)
     rows: list[Row] = []
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and any((path / name).is_file() for name in ("run.json", "meta.json", "runs.csv")):
-            rows += _folder(path)
+        if path.is_dir() and not path.name.startswith("."):
+            rows += _within(path)
         elif path.suffix == ".csv" and ({"metric", "value"} <= _header(path) or set(STAGES) <= _header(path)):
             rows += read_path(path)
         elif path.suffix in (".json", ".jsonl") and _is_result(path):
             rows += _results(path)
-    if not rows:
-        raise InputError(
-            "holds no measured table or run", place=Place(str(folder)),
-            hint="expected CSV files with the columns " + ", ".join(COLUMNS[:4]) + " …, run folders or result files",
-        )  # fmt: skip
     return rows
 
 
