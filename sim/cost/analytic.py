@@ -79,6 +79,7 @@ class AnalyticCost:
         self.notes = operators.notes
         self._graphs, self._largest, self._piecewise = graphs, graphs[-1] if graphs else 0, piecewise
         self._stages = stages
+        self._plain = stages == 1 and not operators.windowed_layers
         self._launch = operators.launches * host.launch
         self._tokens: dict[int, float] = {}
         self._rows: dict[int, float] = {}
@@ -95,7 +96,7 @@ class AnalyticCost:
     def step_seconds(self, shape: StepShape) -> float:
         """Duration of a step, seconds. Decode-only steps are read off `decode_line`, dead rows counted as rows."""
         if shape.chunks:
-            gpu, _ = self.device_seconds(self.mixed_sizes(shape))
+            gpu = self._plain_seconds(shape) if self._plain else self.device_seconds(self.mixed_sizes(shape))[0]
             seconds = gpu + self.host.visible(gpu, shape.decode_rows + len(shape.chunks))
         else:
             context = shape.decode_context + shape.padding_context
@@ -139,6 +140,32 @@ class AnalyticCost:
         return provenance(self)
 
     # Pricing
+
+    def _plain_seconds(self, shape: StepShape) -> float:
+        """`device_seconds(mixed_sizes(shape))`, bit for bit, for one stage without windows: most steps, so written out."""
+        ops, rows = self.operators, shape.decode_rows
+        tokens = pairs = keys = tile_rows = 0
+        for new, past in shape.chunks:
+            tokens += new
+            pairs += new * (new + 2 * past)
+            keys += new + past
+            tile_rows += new if new > 128 else 128
+        size = rows + tokens + shape.padding_tokens
+        captured = self._piecewise and size <= self._largest
+        if captured:
+            size = padded(self._graphs, size)
+        gpu = self._tokens.get(size)
+        if gpu is None:
+            gpu = self._token_seconds(size)
+        if shape.sampled:
+            sampled = self._rows.get(shape.sampled)
+            gpu += self._row_seconds(shape.sampled) if sampled is None else sampled
+        layers = ops.full_layers
+        gpu += layers * ops.prefill.seconds(tokens, pairs, keys, tile_rows / 128)
+        context = shape.decode_context + shape.padding_context
+        if context or rows:
+            gpu += layers * ops.decode.seconds(rows, context)
+        return gpu if captured or gpu >= self._launch else self._launch
 
     def _line(self, rows: int, at: int) -> DecodeLine:
         low, high = KNOTS[at], KNOTS[at + 1]

@@ -113,6 +113,14 @@ def test_a_decode_step_is_exactly_its_line(cost, rows, context):
     assert cost.step_seconds(padded) == line.intercept + line.slope * context
 
 
+@given(costs, st.none() | rows_and_context, chunks, st.integers(0, 50))
+def test_the_usual_steps_written_out_are_priced_like_all_others(cost, batch, parts, dead):
+    rows, context = batch or (0, 0)
+    shape = StepShape(rows, rows * context, parts, rows + len(parts), dead, dead * 10)
+    gpu, _ = cost.device_seconds(cost.mixed_sizes(shape))
+    assert cost.step_seconds(shape) == gpu + cost.host.visible(gpu, rows + len(parts))
+
+
 @given(costs, st.integers(1, 600), st.integers(10, 120))
 def test_lines_are_continuous_and_rise(cost, rows, at):
     left, right = cost.decode_line(rows, KNOTS[at] - 1), cost.decode_line(rows, KNOTS[at])
