@@ -60,7 +60,12 @@ class Launcher:
         self, kernel: Any, grid: tuple[int, ...], args: tuple, constants: Mapping[str, Any], *, warps: int = 4, stages: int = 2
     ) -> None:  # fmt: skip
         """Launch `kernel` over `grid` with `args`, then its compile-time `constants`; nothing where the grid is empty."""
-        if 0 not in grid:
+        if 0 in grid:
+            return
+        if args[0].is_cuda and args[0].device.index != torch.cuda.current_device():
+            with torch.cuda.device(args[0].device):
+                kernel[grid](*args, **constants, num_warps=warps, num_stages=stages)
+        else:
             kernel[grid](*args, **constants, num_warps=warps, num_stages=stages)
 
 

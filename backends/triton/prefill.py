@@ -78,7 +78,7 @@ def prefill_attention(
         (len(tiles), kv_heads),
         (
             q, k_pages, v_pages, out, tiles, batch.query_starts, batch.kv_lengths, batch.block_tables,
-            scale * kv_scales[0] * (1.0 if softcap else LOG2_E), kv_scales[1], softcap, window,
+            float(scale * kv_scales[0] * (1.0 if softcap else LOG2_E)), float(kv_scales[1]), float(softcap), window,
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), batch.block_tables.stride(0),
             *k_pages.stride()[:3], *v_pages.stride()[:3],
         ),
