@@ -89,14 +89,7 @@ def validate(
     if not found.complete:
         found.notes.append("interrupted: only cells that were simulated before have errors")
     result = write(found, records, out, ", ".join(path.name for path in paths[:4]))
-    if json:
-        from experiments.cli.run import print_json
-
-        print_json({**result, "folder": str(out)})
-    elif not quiet:
-        from experiments.cli.console import stdout
-
-        _show(records, result, out, stdout())
+    _tell(records, result, out, json, quiet)
     if not found.complete:
         typer.echo(f"interrupted; what is done is kept in {out}; the same command goes on from there", err=True)
         raise typer.Exit(INTERRUPTED)
@@ -118,6 +111,17 @@ def _operators(paths: list[Path], out: Path, *, refit: bool, json: bool, quiet: 
         from experiments.cli.console import stdout
 
         show.show(rows, found, out, stdout())
+
+
+def _tell(records: list[dict], result: dict[str, Any], out: Path, json: bool, quiet: bool) -> None:
+    if json:
+        from experiments.cli.run import print_json
+
+        print_json({**result, "folder": str(out)})
+    elif not quiet:
+        from experiments.cli.console import stdout
+
+        _show(records, result, out, stdout())
 
 
 def _show(records: list[dict], result: dict[str, Any], out: Path, console: Console) -> None:
