@@ -130,11 +130,11 @@ def prepare(workload: Workload) -> Prepared:
         sampling, forced = _sampling(workload)
     except InputError as error:
         raise _placed(workload, error) from None
-    notices = []
-    if backend.gpu is not None:
-        notices.append(
-            f"backend.gpu: {backend.gpu} has no effect on backend {backend.name}, which runs on this machine"
-        )
+    notices = [
+        f"{key} has no effect on backend {backend.name}, which runs on this machine"
+        for key, written in (("backend.gpu", backend.gpu is not None), ("cost", bool(workload.cost.written())))
+        if written
+    ]
     return Prepared(source, architecture, device, describe(device), sampling, forced, notices)
 
 

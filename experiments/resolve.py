@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.conflicts import DEFAULT, DERIVED, PRESET, USER, Draft, settle
 from experiments.registries import REAL
 from experiments.schema import Workload
+from experiments.schema.workload import gpu_source
 from experiments.traffic import make_traffic
 from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
 from sim.hardware import GPUSpec, load_gpu
@@ -75,7 +76,7 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     if workload.backend.name in REAL:
         return _resolve_real(workload, progress)
     model = load_model(workload.model_source)
-    gpu = load_gpu(workload.backend.gpu)
+    gpu = load_gpu(gpu_source(workload.backend.gpu, workload.folder))
     engine, draft = resolve_engine(workload, model, gpu)
     try:
         budget = memory_budget(model, gpu, engine)
@@ -83,7 +84,13 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     except InputError as error:
         raise _placed(workload, error) from None
     config = _config(workload, draft, budget)
-    warnings = [*draft.notices, *_unread(workload), *getattr(cost, "notes", ()), *_oracles(engine), *_windows(model, engine)]
+    warnings = [
+        *draft.notices,
+        *_unread(workload),
+        *getattr(cost, "notes", ()),
+        *_oracles(engine),
+        *_windows(model, engine),
+    ]
     return Resolved(
         workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings
     )
@@ -186,13 +193,16 @@ def _placed(workload: Workload, error: InputError) -> InputError:
 
 def _windows(model: ModelSpec, engine: EngineConfig) -> list[str]:
     """What the KV pool takes sliding windows for."""
-    from sim.memory import TYPICAL_TOKENS, keeps_windows
+    from sim.memory import TYPICAL_TOKENS, window_rule
 
     if not model.window_layers:
         return []
     layers = f"{model.window_layers} of {model.layers} layers, which have a sliding window of {model.window:,} tokens"
-    if not keeps_windows(engine):
+    rule = window_rule(engine)
+    if rule == "full":
         return [f"KV is kept for the whole context also in {layers}: this engine frees nothing behind a window"]
+    if rule == "ratio":
+        return []
     return [
         f"KV in {layers}, is sized for requests of {TYPICAL_TOKENS:,} tokens: longer ones hold less than is counted here, "
         "shorter ones more"

@@ -24,6 +24,7 @@ from experiments.resolve import Resolved, resolve
 from reports.run_data import RunData
 from sim.build import make_engine
 from sim.engine.engine import Engine
+from workloads.errors import InputError
 from workloads.registry import plugins_from
 from workloads.traffic import Request, Traffic
 
@@ -182,7 +183,11 @@ class Replica:
         """Hand over what has arrived, or note why it cannot be served."""
         for request, at in self.driver.take(now):
             if self._prepare is not None:
-                request = self._prepare(request)
+                try:
+                    request = self._prepare(request)
+                except InputError as error:  # of this one's words; the others may be good
+                    self._refuse(request.row, str(error), at)
+                    continue
             reason = self.engine.submit(request, at)
             if reason is not None:
                 self._refuse(request.row, reason, at)

@@ -39,7 +39,7 @@ def make_operators(name: str, device: torch.device) -> Operators:
     if name == "triton":
         from backends.triton.operators import TritonOperators
 
-        return TritonOperators()
+        return TritonOperators(device)
     from backends.ops.reference import ReferenceOperators
 
     return ReferenceOperators()

@@ -8,6 +8,7 @@ from experiments.cli.gate import gate
 from experiments.cli.init import init
 from experiments.cli.lists import list_names
 from experiments.cli.model import model_app
+from experiments.cli.profile import profile
 from experiments.cli.report import report
 from experiments.cli.run import run
 from experiments.cli.size import size
@@ -25,6 +26,7 @@ for _name, _command in (
     ("report", report),
     ("validate", validate),
     ("calibrate", calibrate),
+    ("profile", profile),
     ("explain", explain),
     ("size", size),
     ("list", list_names),

@@ -57,12 +57,25 @@ def _model(name: str, info: ValidationInfo) -> str:
     return name
 
 
+def gpu_source(name: str, folder: Path) -> str:
+    """A GPU's name, or the path of a description, from the workload file's folder."""
+    return str(folder / Path(name).expanduser()) if name.endswith(".toml") else name
+
+
+def _gpu(name: str, info: ValidationInfo) -> str:
+    try:
+        registries.check("gpu", gpu_source(name, (info.context or {}).get("folder", Path())))
+    except InputError as error:
+        raise wrong_from(error, "") from None
+    return name
+
+
 class BackendSection(Section):
     """`backend`: who runs the steps.
 
     Attributes:
         name: `sim` (virtual time), `torch` or `triton` (a real model, here).
-        gpu: `sim` only: a name from `bench list gpus`.
+        gpu: `sim` only: a name from `bench list gpus`, or a file that describes a device (`bench profile` writes one).
         load: real models: `auto` reads the checkpoint, `dummy` makes weights up, so that none is needed.
         dtype: real models: of weights, activations and KV; `auto` is the checkpoint's own.
         device: real models: `cpu` or `cuda`; `auto` is a GPU where there is one.
@@ -71,7 +84,7 @@ class BackendSection(Section):
     """
 
     name: Annotated[str, registered("backend")] = "sim"
-    gpu: Annotated[str, registered("gpu")] | None = None
+    gpu: Annotated[str, AfterValidator(_gpu)] | None = None
     load: Literal["auto", "dummy"] | None = None
     dtype: Literal["auto", "bf16", "fp16", "fp32"] | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None

@@ -277,3 +277,74 @@ def test_an_architecture_runs_without_its_weights(tmp_path: Path, model: str) ->
     told = json.loads(done.stdout)
     assert told["summary"]["completed"] == 12
     assert told["config"]["backend"]["load"]["value"] == "dummy"
+
+
+def test_commands_that_are_about_prices_say_so(tmp_path: Path, model: str) -> None:
+    (tmp_path / "w.yaml").write_text(json.dumps({**TINY, "model": model}), "utf-8")
+    done = CliRunner().invoke(app, ["explain", str(tmp_path / "w.yaml")])
+    assert done.exit_code == 2 and "have no price" in done.output
+
+
+def test_tiny_models_from_the_command_line(tmp_path: Path, model: str) -> None:
+    done = CliRunner().invoke(app, ["model", "make", "tiny-qwen3-moe", "--out", str(tmp_path / "moe")])
+    assert done.exit_code == 0 and (tmp_path / "moe" / "tokenizer.json").is_file()
+    again = CliRunner().invoke(app, ["model", "make", "tiny-qwen3-moe", "--out", str(tmp_path / "moe")])
+    assert again.exit_code == 2 and "--overwrite" in again.output
+    data = real(model, {"model": str(tmp_path / "moe")})
+    assert (data.requests.status == FINISHED).all()
+
+
+# --- prompts with words
+
+
+def talk(tmp_path: Path, rows: list[dict]) -> dict:
+    """A workload whose trace has these rows."""
+    base = {"arrival": 0.0, "input_tokens": 9, "output_tokens": 6, "max_tokens": 6}
+    lines = [json.dumps(({} if row.get("turn") else base) | base | row) for row in rows]
+    (tmp_path / "talk.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    return {"traffic": {"trace": {"format": "twinserve", "path": str(tmp_path / "talk.jsonl")}}, "engine.kv.block_size": 4}
+
+
+def say(text: str) -> list[dict]:
+    return [{"role": "user", "content": text}]
+
+
+def test_words_go_through_the_tokenizer_and_later_turns_continue_what_was_said(model: str, tmp_path: Path) -> None:
+    rows = [
+        {"session": "a", "turn": 0, "messages": say("hello there")},
+        {"session": "a", "turn": 1, "messages": say("and on?")},
+        {"text": "only text"},
+        {},
+    ]
+    changes = talk(tmp_path, rows)
+    for sampling in ({}, {"ignore_eos": False}):
+        data = real(model, {**changes, "sampling": sampling, "load": {"mode": "closed", "concurrency": 1}})
+        requests = data.requests
+        assert (requests.status == FINISHED).all()
+        order = {int(row): at for at, row in enumerate(requests.request)}
+        first, second = order[0], order[1]
+        assert requests.input_tokens[first] == len("user: hello there") + 1 + len("assistant: ")
+        said = int(requests.output_tokens[first])
+        ended = said < 6
+        after = 1 + len("user: and on?") + 1 + len("assistant: ")
+        assert requests.input_tokens[second] == requests.input_tokens[first] + said - ended + after
+        assert requests.cached_tokens[second] >= (requests.input_tokens[first] + said - 1) // 4 * 4
+        assert requests.input_tokens[order[2]] == len("only text") and requests.input_tokens[order[3]] == 9
+        assert [each["prompt"] for each in data.host["answers"]] == ["hello there", "and on?", "only text"]
+
+
+def test_words_without_a_tokenizer(model: str, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (bare / name).symlink_to(Path(model) / name)
+    changes = {**talk(tmp_path, [{"messages": say("hello")}]), "model": str(bare)}
+    refused(changes, "bare: has no tokenizer, which prompts of text need", "tokenizer.json")
+    (bare / "tokenizer.json").write_text("{}", "utf-8")
+    refused(changes, "its tokenizer cannot be read")
+    shutil.copy(Path(model) / "tokenizer.json", bare)
+    refused(changes, "no chat template", "`text`")
+    data = real(model, {**changes, "backend.load": "dummy"})
+    assert any("made-up tokens" in warning for warning in data.warnings) and data.requests.input_tokens[0] == 9
+    stops = {"sampling": {"ignore_eos": False, "stop": "x"}, "backend.load": "dummy"}
+    refused({"model": str(Path(model) / "config.json"), **stops}, "sampling.stop", "an architecture alone has none")
