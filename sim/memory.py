@@ -9,7 +9,7 @@ Three rules (`kv.memory_rule`), each with its engine's own meaning of `kv.memory
 * `free` (TensorRT-LLM): utilization × what is free once weights and activations are placed, less 1.5 % lost to blocks.
 
 Layers with a sliding window keep no more than the window of a request where the engine's allocator tells layers apart
-(`keeps_windows`), so that a token takes less memory the longer its request is. The pool is then counted in tokens of
+(`window_rule`), so that a token takes less memory the longer its request is. The pool is then counted in tokens of
 requests of one typical length.
 
 The activation peak is an estimate from shapes, not a measurement; `MemoryBudget` keeps every part for printing.
@@ -34,6 +34,7 @@ _COLLECTIVE_BYTES = GIB
 _NO_BUDGET = 1 << 24  # a token budget of this many or more stands for none
 TYPICAL_TOKENS = 2048
 """Length of request for which windowed layers are sized where nobody says another."""
+_SWA_RATIO = 0.8
 _BLOCK_LOSS = 0.015  # TensorRT-LLM, as aiconfigurator's backend for it subtracts
 
 
@@ -126,33 +127,37 @@ def activation_bytes(model: ModelSpec, config: EngineConfig) -> int:
     return max(layer, logits)
 
 
-def keeps_windows(config: EngineConfig) -> bool:
-    """Whether the engine frees what a sliding window has left behind.
+def window_rule(config: EngineConfig) -> str:
+    """What the engine does with the KV of layers with a sliding window.
 
-    vLLM's hybrid KV cache manager (on since 0.9 or 0.10: docs.vllm.ai, Hybrid KV Cache Manager), SGLang's two pools
-    (`swa_full_tokens_ratio`) and TensorRT-LLM's variable windows do; older vLLM and contiguous slabs do not.
+    * `window`: what the window has left behind is freed: vLLM's hybrid KV cache manager, on since 0.9 or 0.10
+      (docs.vllm.ai, Hybrid KV Cache Manager).
+    * `ratio`: a pool of their own, `swa_full_tokens_ratio` 0.8 the size of the other (SGLang, `server_args.py`).
+    * `full`: whole contexts are kept. Older vLLM; TensorRT-LLM, unless `max_attention_window` is set; slabs.
     """
     family, _, version = config.preset.partition("@")
     if config.kv.allocator == "contiguous":
-        return False
-    return family in ("sglang", "sglang-mixed") or family.startswith("tensorrt-llm") or (
-        family in ("vllm", "vllm-v1") and version != "0.8"
-    )  # fmt: skip
+        return "full"
+    if family in ("vllm", "vllm-v1") and version != "0.8":
+        return "window"
+    return "ratio" if family in ("sglang", "sglang-mixed") else "full"
 
 
 def kv_token_bytes(model: ModelSpec, config: EngineConfig, typical_tokens: int = 0) -> int:
     """Bytes of KV that one token takes on one GPU, scales included, averaged over a request of `typical_tokens`.
 
-    Only windowed layers make the length matter, and only where the engine `keeps_windows`.
+    Only windowed layers make the length matter, and only where the engine frees what is behind the window.
     """
     mode = kv_mode_for(config.kv.dtype, model.dtype)
     full = model.kv_bytes_per_token(mode, config.parallel.tensor, config.parallel.pipeline)
-    if not (model.window and model.window_layers and keeps_windows(config)):
+    rule = window_rule(config)
+    if rule == "full" or not (model.window and model.window_layers):
         return full
-    length = typical_tokens or min(TYPICAL_TOKENS, context_limit(model, config))
     windowed = min(model.window_layers, model.layers) / model.layers
-    # A window that is not aligned to blocks reaches into one more.
-    kept = min(1.0, (model.window + config.kv.block_size - 1) / length)
+    kept = _SWA_RATIO
+    if rule == "window":  # one that is not aligned to blocks reaches into one more
+        length = typical_tokens or min(TYPICAL_TOKENS, context_limit(model, config))
+        kept = min(1.0, (model.window + config.kv.block_size - 1) / length)
     return max(round(full * (1.0 - windowed * (1.0 - kept))), 1)
 
 

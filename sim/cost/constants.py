@@ -142,7 +142,7 @@ class HostConstants:
     """Time of the CPU.
 
     Attributes:
-        exposed_ms: of a step that nothing hides, by tensor-parallel degree.
+        exposed_ms: of a step that nothing hides, by tensor-parallel degree. exposed_row_us: the same of each sequence.
         schedule_ms, row_us: planning and bookkeeping of a step, and of each of its sequences; hidden behind the device
             where the engine overlaps the two.
         kernel_launch_us: launching one kernel outside a CUDA graph.
@@ -153,6 +153,7 @@ class HostConstants:
     row_us: float
     kernel_launch_us: float
     source: str
+    exposed_row_us: float = 0.0
 
     def exposed(self, tp: int) -> float:
         """Seconds a step that nothing hides: of the largest listed degree that is not above `tp`."""

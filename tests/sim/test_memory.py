@@ -215,6 +215,13 @@ def test_windowed_layers_hold_the_window_only_where_the_engine_frees_the_rest():
     assert kv_token_bytes(whole, new) == whole.kv_bytes_per_token("auto")
 
 
+def test_each_engine_has_its_own_rule():
+    model = load_model("gpt-oss-20b")
+    full = model.kv_bytes_per_token("auto")
+    taken = {p: kv_token_bytes(model, preset_config(p, device_memory=80e9)) for p in ("sglang", "tensorrt-llm", "vllm-v0")}
+    assert taken == {"sglang": round(full * 0.9), "tensorrt-llm": full, "vllm-v0": full}
+
+
 def test_slabs_keep_whole_contexts():
     model = load_model("gpt-oss-20b")
     config = preset_config("orca", device_memory=80e9)

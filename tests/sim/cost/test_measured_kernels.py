@@ -17,9 +17,9 @@ pytestmark = pytest.mark.shared
 
 CEILINGS = {
     ("gemm", "bf16"): 0.07, ("gemm", "fp8"): 0.14, ("attn_decode", "bf16"): 0.095, ("attn_decode", "fp8"): 0.105,
-    ("attn_decode", "mha"): 0.095, ("attn_decode", "mha-fp8"): 0.11, ("attn_prefill", "bf16"): 0.09,
+    ("attn_decode", "mha"): 0.095, ("attn_decode", "mha-fp8"): 0.13, ("attn_prefill", "bf16"): 0.09,
     ("attn_prefill", "bf16-kv8"): 0.09, ("attn_prefill", "fp8"): 0.07, ("moe", "bf16"): 0.35, ("moe", "fp8"): 0.26,
-    ("moe", "fp8-block"): 0.2, ("mla_decode", ""): 0.06,
+    ("moe", "fp8-block"): 0.25, ("mla_decode", ""): 0.06,
 }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def test_held_out_rows_of_three_engines(gpu, op):
     for group, each in found.items():
         ceiling = 0.09 if op == "allreduce" else CEILINGS[group.op, group.kind]
         if op == "allreduce" and (group.engine, group.gpu) in {("tensorrt-llm", "a100-sxm")}:
-            ceiling = 0.25  # a third algorithm between the two that the form has
+            ceiling = 0.28  # a third algorithm between the two that the form has
         assert each.shipped.median < ceiling, f"{group}: {each.shipped}"
 
 
