@@ -3,7 +3,7 @@
     python -m experiments.validation_ops.constants FOLDER... --out sim/data/cost
 
 Every section is fitted to the half of its rows that `rows.second_half` does not hold out, and carries its error on the
-half that it does. Sources that describe the same kernels are pooled with equal weight. What cannot be fitted here (host
+half that it does. Two versions of an engine are pooled, the newer with three times the weight. What cannot be fitted here (host
 times, front ends, element-wise kernels) is kept as the file has it.
 """
 
@@ -26,6 +26,7 @@ from sim.cost.write import write_constants
 from sim.hardware.gpu import GPUSpec, load_gpu
 
 MOST_ROWS = 300
+NEWER = 3.0  # weight of the newer of two versions of an engine
 START = {
     "gemm": {"wave": 0.1}, "decode": {"unit": 0.01, "splits": 32.0, "query_us": 0.1},
     "prefill": {"path": 0.3, "extra_dim": 20.0}, "moe": {"pad": 16.0, "passing": 0.3}, "all_reduce": {}, "mla": {},
@@ -47,17 +48,26 @@ def start_of(section: str, constants: Constants, kind: tuple[str, str]) -> Any:
 
 
 def fit_group(
-    sources: Sequence[Sequence[Timing]], gpu: GPUSpec, constants: Constants, *, starts: int = 5
+    sources: Sequence[Sequence[Timing]],
+    gpu: GPUSpec,
+    constants: Constants,
+    *,
+    starts: int = 5,
+    shares: Sequence[float] = (),
 ) -> tuple[Any, list[Errors]]:
-    """A section fitted to the first halves of several sources with equal weight, and its errors on each second half."""
+    """A section fitted to the first halves of several sources, and its errors on each second half.
+
+    Args:
+        starts: starting points that are tried. shares: weight of each source; equal by default.
+    """
     section, kind = kind_of(sources[0][0])
     train, weights, held = [], [], []
-    for timings in sources:
+    for share, timings in zip(shares or [1.0] * len(sources), sources, strict=True):
         first, second = halves(timings)
         random.Random(0).shuffle(first)
         first = first[:MOST_ROWS]
         train += first
-        weights += [1.0 / len(first)] * len(first)
+        weights += [share / len(first)] * len(first)
         held.append(second)
     if section == "all_reduce":
         return _fit_few([t for timings in sources for t in timings], gpu, constants, kind, starts)
@@ -97,12 +107,17 @@ def _describe(groups: list[Group], errors: list[Errors], rows: int) -> str:
 def main(arguments: list[str]) -> None:
     """Fit and write; prints a line for every section."""
     out = Path(arguments[arguments.index("--out") + 1]) if "--out" in arguments else None
-    paths = [a for i, a in enumerate(arguments) if not a.startswith("--") and arguments[i - 1] not in ("--out", "--op")]
+    paths = [
+        a
+        for i, a in enumerate(arguments)
+        if not a.startswith("--") and arguments[i - 1] not in ("--out", "--op", "--engine")
+    ]
     rows = load(paths)
     wanted = arguments[arguments.index("--op") + 1] if "--op" in arguments else ""
+    engine_wanted = arguments[arguments.index("--engine") + 1] if "--engine" in arguments else ""
     together: dict[tuple[str, str, str, str], list[Group]] = defaultdict(list)
     for group, timings in rows.groups.items():
-        if wanted and group.op != wanted:
+        if (wanted and group.op != wanted) or (engine_wanted and group.engine != engine_wanted):
             continue
         if group.engine in ("vllm", "sglang", "tensorrt-llm") and group.source in (
             "op-latency",
@@ -117,7 +132,8 @@ def main(arguments: list[str]) -> None:
         gpu = load_gpu(gpu_name)
         constants = load_constants(gpu, engine)
         sources = [rows.groups[g] for g in groups]
-        fitted, errors = fit_group(sources, gpu, constants)
+        shares = [NEWER if group.source == "op-latency" else 1.0 for group in groups]
+        fitted, errors = fit_group(sources, gpu, constants, shares=shares)
         worst = max(e.median for e in errors)
         fitted = replace(fitted, source=_describe(groups, errors, sum(map(len, sources))), error=round(worst, 4))
         files[(gpu_name, engine)].setdefault(section, {})[kind] = fitted
