@@ -302,7 +302,10 @@ def talk(tmp_path: Path, rows: list[dict]) -> dict:
     base = {"arrival": 0.0, "input_tokens": 9, "output_tokens": 6, "max_tokens": 6}
     lines = [json.dumps(({} if row.get("turn") else base) | base | row) for row in rows]
     (tmp_path / "talk.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    return {"traffic": {"trace": {"format": "twinserve", "path": str(tmp_path / "talk.jsonl")}}, "engine.kv.block_size": 4}
+    return {
+        "traffic": {"trace": {"format": "twinserve", "path": str(tmp_path / "talk.jsonl")}},
+        "engine.kv.block_size": 4,
+    }
 
 
 def say(text: str) -> list[dict]:
@@ -348,3 +351,27 @@ def test_words_without_a_tokenizer(model: str, tmp_path: Path) -> None:
     assert any("made-up tokens" in warning for warning in data.warnings) and data.requests.input_tokens[0] == 9
     stops = {"sampling": {"ignore_eos": False, "stop": "x"}, "backend.load": "dummy"}
     refused({"model": str(Path(model) / "config.json"), **stops}, "sampling.stop", "an architecture alone has none")
+
+
+def test_memory_kept_for_what_never_came_is_wasted_not_reserved(model: str) -> None:
+    """A slab is as long as an answer may be; that it ended early is known only then, and told of all the time before."""
+    changes = {
+        "engine": {
+            "preset": "orca", "max_model_len": 200, "kv": {"capacity_tokens": 1000},
+            "scheduler": {"max_num_seqs": 3},
+        },
+        "traffic.max_tokens": {"fixed": 100}, "load": {"mode": "closed", "concurrency": 3},
+        "sampling": {"ignore_eos": False, "temperature": 1.5, "stop_token_ids": list(range(3, 120))},
+    }  # fmt: skip
+    resolved = runner.resolve(workload({"model": model, **changes}, TINY))
+    replica = runner.Replica(resolved, resolved.real.own(resolved.traffic), True, None)
+    replica.serve()
+    told = replica.engine.recorder.segments.array()
+    longest = int(told["ticks"].max())
+    samples = replica.engine.recorder.samples
+    assert longest < 60 and len(samples) > 5
+    assert max(sample.kv_reserved for sample in samples) <= 3 * longest
+    assert max(sample.kv_internal for sample in samples) > 300
+    for sample in samples:
+        parts = (sample.kv_used, sample.kv_reserved, sample.kv_internal, sample.kv_external, sample.kv_free)
+        assert sum(parts) == 1000 and min(parts) >= 0
