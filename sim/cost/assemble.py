@@ -160,8 +160,17 @@ class Assembler:
         found = section_of(self.constants, section, kind)
         if kind not in getattr(self.constants, section):
             found = replace(found, source=f"{found.source}; taken over for {kind}")
+            if kind == "fp4":
+                found = self._halved_again(found)
         self._unsure(section, found)
         return found
+
+    def _halved_again(self, found: Any) -> Any:
+        """FP8 constants for FP4: going from 16 to 8 bit lost a part of the share of the peak, and so does 8 to 4."""
+        table = self.constants.gemm
+        lost = min(table["fp8"].compute / table["bf16"].compute, 1.0)
+        note = f"{found.source}, with {lost:.2f} of their share of the peak (as FP8 has of 16-bit ones)"
+        return replace(found, compute=found.compute * lost, source=note)
 
     def _unsure(self, section: str, constants: Any) -> None:
         """Remember how far off prices from these constants may be; of several kinds the worst."""
