@@ -30,12 +30,12 @@ class Tile:
 
 def decode_tile(target: Target, block_d: int, rows: int, dtype: torch.dtype) -> Tile:
     """For split decode attention: keys in blocks that keep a few loads in flight."""
-    keys = 64 if block_d <= 128 else 32
+    if target.interpreted:
+        return Tile(rows, 32, 4, 1)
     if dtype == torch.float32:
-        keys = 32 if block_d <= 128 else 16
-    if not target.compute:
-        return Tile(rows, keys, 4, 1)
-    return Tile(rows, keys, 4, 3 if dtype != torch.float32 else 2)
+        small = block_d <= 128 and rows == 16
+        return Tile(rows, 32 if small else 16, 8, 2 if small and target.compute else 1)
+    return Tile(rows, 64 if block_d <= 128 else 32, 4, 3 if target.compute else 1)
 
 
 def prefill_tile(target: Target, block_d: int, dtype: torch.dtype, group: int) -> Tile:
@@ -45,8 +45,10 @@ def prefill_tile(target: Target, block_d: int, dtype: torch.dtype, group: int) -
 
 
 def _prefill_tile(target: Target, block_d: int, dtype: torch.dtype) -> Tile:
+    if target.interpreted:  # where a program costs and its size does not
+        return Tile(64, 32, 4, 1)
     if dtype == torch.float32:
-        return Tile(32 if block_d <= 128 else 16, 32, 4, 1)
+        return Tile(32 if block_d <= 128 else 16, 16, 8, 1)
     if not target.compute:
         return Tile(128, 64 if block_d <= 128 else 32, 4 if block_d <= 128 else 8, 1)
     if block_d > 128:
@@ -61,5 +63,8 @@ def experts_tile(target: Target, visits: float, dtype: torch.dtype) -> Tile:
     rows = 16 if visits <= 16 else 64 if visits <= 128 else 128
     if dtype == torch.float32:
         return Tile(min(rows, 64), 64, 4, 2)
-    stages = 2 if not target.compute else 3
-    return Tile(rows, 128, 8 if rows == 128 else 4, stages)
+    if not target.compute:
+        return Tile(rows, 128, 8 if rows == 128 else 4, 2)
+    if target.compute < 90:
+        return Tile(rows, 64 if rows == 128 else 128, 4 if rows == 16 else 8, 3)
+    return Tile(rows, 128, 8 if rows == 128 else 4, 3)

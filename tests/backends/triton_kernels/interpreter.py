@@ -2,7 +2,8 @@
 
 The interpreter of Triton 3.6 to 3.9 cuts bfloat16 off where hardware rounds to nearest even, and loses carries in fp8 (31.9
 becomes 16). Its conversion of floats is replaced by torch's; `check_interpreter.py` would notice if that ceased to work. Kernels
-widen bfloat16 and fp8 before they calculate, so nothing else needs mending.
+widen bfloat16 and fp8 before they calculate, so nothing else of that kind needs mending. Triton 3.6 also takes an array of one
+element for a number, which NumPy 2.4 refuses.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _TORCH = {
 }  # fmt: skip
 _BITS = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
 _unmended = triton_interpreter._convert_float
+_patch_tensor = triton_interpreter._patch_lang_tensor
 
 
 def _convert_float(values, source, target, rounding_mode):
@@ -43,3 +45,12 @@ def _convert_float(values, source, target, rounding_mode):
 
 
 triton_interpreter._convert_float = _convert_float
+
+
+def _patch_lang_tensor(tensor, scope):
+    """As before, but an array of one element is a number."""
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+
+triton_interpreter._patch_lang_tensor = _patch_lang_tensor
