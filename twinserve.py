@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from backends.torch.beams import BeamSearchParams
     from backends.torch.llm import LLM
     from backends.torch.sampling import SamplingParams
     from experiments.api import load_workload, run
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from workloads.traffic import Traffic
 
 _HOMES = {
+    "BeamSearchParams": "backends.torch.beams",
     "EngineState": "sim.engine.state",
     "InputError": "workloads.errors",
     "KVAllocator": "sim.kv.base",
@@ -46,6 +48,7 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "BeamSearchParams",
     "EngineState",
     "InputError",
     "KVAllocator",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.extra import need_torch
+from backends.torch.beams import BeamSearchParams, BeamSearchSequence, search
 from backends.torch.sampling import SamplingParams
 from sim.presets import preset_config
 from workloads.errors import InputError, Place
@@ -172,6 +173,24 @@ class LLM:
             raise InputError("chat needs the model's tokenizer, and it has none", place=Place(key="messages"))
         several = messages if messages and not isinstance(messages[0], dict) else [messages]
         return self.generate([self.tokenizer.chat(list(each)) for each in several], sampling_params)
+
+    def beam_search(self, prompts: Prompt | Seq[Prompt], params: BeamSearchParams) -> list[list[BeamSearchSequence]]:
+        """The likeliest answers to prompts, `params.beam_width` for each, best first.
+
+        Raises:
+            InputError: as `generate`.
+        """
+        written = [self._written(prompt)[1] for prompt in _listed(prompts)]
+        ends = frozenset(self._model.architecture.stop_ids)
+
+        def best(asked: list[list[int]], count: int) -> list[dict[int, float]]:
+            outputs = self.generate(asked, SamplingParams(max_tokens=1, logprobs=count, ignore_eos=True))
+            return [{token: each.logprob for token, each in out.outputs[0].logprobs[0].items()} for out in outputs]
+
+        found = search(written, params, ends, best)
+        if self.tokenizer is None:
+            return found
+        return [[replace(beam, text=self.tokenizer.decode(beam.tokens)) for beam in beams] for beams in found]
 
     # --- the engine
 

@@ -12,8 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.0")
 pytest.importorskip("transformers")
-gguf = pytest.importorskip("gguf")
+if find_spec("gguf") is None:
+    pytest.skip("the package gguf is not installed", allow_module_level=True)
 
+import gguf  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from backends.weights import from_gguf  # noqa: E402
