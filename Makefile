@@ -31,6 +31,7 @@ bench: $(DEV)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=min,median,rounds $(ARGS)
 
 kernels:
+	@$(BIN)/python -c 'import torch, triton' 2>/dev/null || { echo "torch and triton are needed: $(BIN)/pip install -e '.[engine]' triton"; exit 1; }
 	$(BIN)/python -m backends.triton.compile_ahead --out docs/kernels.md $(ARGS)
 
 $(BIN)/python:
