@@ -57,6 +57,8 @@ def _alone(cell: Cell) -> str:
         return _less(f"{row.value:.3g} ms a token", row.value, least, "reading the weights once takes") if load else ""
     if metric.quantity not in ("output_tokens_per_s", "total_tokens_per_s"):
         return ""
+    if not metric.per_gpu and not row.n_gpu:
+        return ""  # of how many GPUs it is the throughput is not told
     value = row.value * (cell.deployment.layout.gpus if metric.per_gpu else 1)
     most = flops / (2 * (cell.deployment.model.params_active - cell.deployment.model.embedding_params))
     if value > most * _MARGIN:

@@ -79,16 +79,22 @@ def _resolved(point: Point, workload: dict) -> Any:
     from experiments import runner
     from experiments.schema import Workload
 
-    resolved = runner.resolve(Workload.model_validate(workload))
     expert, data = point.spread
-    if data > 1:
-        from sim.cost.build import build_cost
-        from sim.memory import memory_budget
+    if data == 1:
+        return runner.resolve(Workload.model_validate(workload))
+    from sim.cost.build import build_cost
+    from sim.memory import memory_budget
 
-        parallel = replace(resolved.engine.parallel, expert=expert, data=data)
-        resolved.engine = replace(resolved.engine, parallel=parallel)
-        resolved.budget = memory_budget(resolved.model, resolved.gpu, resolved.engine)
-        resolved.cost = build_cost(resolved.model, resolved.gpu, resolved.engine)
+    # By itself one rank would not hold all experts: its memory is sized once they are spread.
+    alone = copy.deepcopy(workload)
+    stated = alone["engine"]["kv"].setdefault("capacity_tokens", 0)
+    alone["engine"]["kv"]["capacity_tokens"] = stated or 1 << 24
+    resolved = runner.resolve(Workload.model_validate(alone))
+    engine = resolved.engine
+    parallel, kv = replace(engine.parallel, expert=expert, data=data), replace(engine.kv, capacity_tokens=stated)
+    resolved.engine = replace(engine, parallel=parallel, kv=kv)
+    resolved.budget = memory_budget(resolved.model, resolved.gpu, resolved.engine)
+    resolved.cost = build_cost(resolved.model, resolved.gpu, resolved.engine)
     return resolved
 
 

@@ -164,3 +164,15 @@ def test_a_deployment_that_does_not_fit_is_told_and_the_others_go_on(flat, table
     assert "does not fit" in cells[0].error
     assert "cannot share evenly" in cells[1].error
     assert cells[2].predicted == pytest.approx(220)
+
+
+def test_experts_over_attention_ranks(table):
+    """DeepSeek-R1 in FP8 is too large for one B200, but not with its experts over eight data-parallel ranks."""
+    common = {"model": "DeepSeek-R1", "gpu": "B200-180GB", "engine": "trtllm", "engine_version": "1.2.0", "weight_dtype": "fp8",
+              "kv_dtype": "", "tp": "1", "n_gpu": "8", "load_kind": "closed_loop_concurrency", "metric": "tpot_ms",
+              "concurrency_or_rate": "concurrency=16", "isl": "64", "osl": "8"}  # fmt: skip
+    spread, alone = ({**common, "notes": f"dp_attention={d} moe_tp=1 moe_ep={e}"} for d, e in ((8, 8), (1, 1)))
+    cells = validate(read_table(table(spread, {**alone, "n_gpu": "1"})), jobs=1).cells
+    assert not cells[0].error and cells[0].predicted > 1
+    assert cells[0].point.workload["load"]["concurrency"] == 2
+    assert "does not fit" in cells[1].error

@@ -109,8 +109,9 @@ def test_impossible_figures_are_told(table):
         table, {**single, "value": "180"}, {**single, "value": "400"}, {**single, "weight_dtype": "fp8", "value": "400"},
         {**single, "metric": "tpot_ms", "value": "2"}, {**single, "metric": "tpot_ms", "value": "6"},
         {"concurrency_or_rate": "batch=512", "value": "90000"},
+        {"concurrency_or_rate": "batch=512", "value": "90000", "n_gpu": ""},
     )  # fmt: skip
-    assert [bool(reason) for reason in found] == [False, True, False, True, False, True]
+    assert [bool(reason) for reason in found] == [False, True, False, True, False, True, False]
     assert "reading the weights" in found[1]
     assert "tensor cores" in found[5]
 
