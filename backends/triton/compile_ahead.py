@@ -141,6 +141,11 @@ def _cell(result: Compiled) -> str:
     return f"{result.registers} r, {result.shared / 1024:.1f} KiB{matrix}{spilled}"
 
 
+def _absent(name: str, arch: str) -> str:
+    """Why a variant is not launched on an architecture."""
+    return "no ¹" if "e4m3" in name and not Target(arch).e4m3 else "– ²"
+
+
 def page(table: dict[str, dict[str, Compiled]], archs: Iterable[str]) -> str:
     """The table in Markdown."""
     archs = list(archs)
@@ -157,11 +162,13 @@ def page(table: dict[str, dict[str, Compiled]], archs: Iterable[str]) -> str:
     ]
     for name in sorted(table):
         row = table[name]
-        cells = [_cell(row[arch]) if arch in row else "no ¹" for arch in archs]
+        cells = [_cell(row[arch]) if arch in row else _absent(name, arch) for arch in archs]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     lines += [
         "",
         "¹ Triton has no fp8 e4m3 before compute capability 8.9: refused when asked for. Pages in e5m2 work.",
+        "",
+        "² Not launched there: how far decoding is split goes by the number of processors.",
         "",
     ]
     return "\n".join(lines)

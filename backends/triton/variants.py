@@ -81,7 +81,7 @@ class Recorder(Launcher):
         self.found[title] = Variant(title, path, ordered, known, tuple(divisible), warps, stages)
 
 
-_TELLING = ("ADD", "WINDOW", "SOFTCAP", "DIRECT", "SPLITS", "GATED", "FILTERED", "DRAWN")
+_TELLING = ("ADD", "WINDOW", "SOFTCAP", "DIRECT", "GATED", "FILTERED", "DRAWN")
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
