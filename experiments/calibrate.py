@@ -200,15 +200,18 @@ def _means(resolved: Resolved, host_ms: float, request_ms: float) -> tuple[float
 
 def _sections(resolved: Resolved, host_ms: float, request_ms: float, loads: int) -> dict[str, Any]:
     from sim.cost.assemble import check_engine
+    from sim.cost.build import host_section
     from sim.cost.constants import load_constants
 
     own = resolved.workload.cost.build_arguments(resolved.workload.folder).get("constants")
-    constants = load_constants(resolved.gpu, check_engine(resolved.engine), own)
-    host, front = constants.host, constants.front_end
+    engine = check_engine(resolved.engine)
+    constants = load_constants(resolved.gpu, engine, own)
+    section = host_section(resolved.engine, engine, constants)
+    host, front = getattr(constants, section), constants.front_end
     exposed = {tp: round(max(ms + host_ms, 0.0), 4) for tp, ms in host.exposed_ms.items()}
     note = f"calibrated on {loads} loads of a served run of {resolved.model.name} ({resolved.gpu.name})"
     return {
-        "host": replace(host, exposed_ms=exposed, source=f"{note}: {host_ms:+.3g} ms a step; from {host.source}"),
+        section: replace(host, exposed_ms=exposed, source=f"{note}: {host_ms:+.3g} ms a step; from {host.source}"),
         "front_end": replace(
             front, request_ms=round(max(front.request_ms + request_ms, 0.0), 4),
             source=f"{note}: {request_ms:+.3g} ms a request; from {front.source}",

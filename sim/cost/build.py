@@ -47,12 +47,22 @@ def analytic_cost(
     if config.host == "none":
         host, graphs = Host.none(), []
     else:
-        host = Host.of(constants.host, config.parallel.tensor, overlapped=config.depth > 1)
+        host = Host.of(
+            getattr(constants, host_section(config, engine, constants)),
+            config.parallel.tensor,
+            overlapped=config.depth > 1,
+        )
         graphs = graph_sizes(engine, gpu, config)
     front_end = FrontEnd.of(constants.front_end)
     return AnalyticCost(
         operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm"
     )  # fmt: skip
+
+
+def host_section(config: EngineConfig, engine: str, constants: Constants) -> str:
+    """The section of constants with the host's time: older generations have one of their own."""
+    old = config.preset.startswith("vllm-v0") and engine == "vllm" and constants.host_v0 is not None
+    return "host_v0" if old else "host"
 
 
 COST_MODELS: dict[str, CostFactory] = {"analytic": analytic_cost}

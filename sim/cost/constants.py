@@ -173,7 +173,10 @@ class FrontEndConstants:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Everything one (GPU, engine) needs. Sections that come in kinds are dicts by kind."""
+    """Everything one (GPU, engine) needs. Sections that come in kinds are dicts by kind.
+
+    `host_v0` is the host of an engine's older generation (vLLM v0), where it was measured.
+    """
 
     engine: str
     gpu: str
@@ -187,6 +190,7 @@ class Constants:
     elementwise: ElementwiseConstants
     host: HostConstants
     front_end: FrontEndConstants
+    host_v0: HostConstants | None = None
 
 
 _KINDS = {
@@ -195,7 +199,7 @@ _KINDS = {
 }  # fmt: skip
 _SINGLE = {
     "mla": LatentConstants, "quantize": QuantizeConstants, "elementwise": ElementwiseConstants,
-    "host": HostConstants, "front_end": FrontEndConstants,
+    "host": HostConstants, "host_v0": HostConstants, "front_end": FrontEndConstants,
 }  # fmt: skip
 
 

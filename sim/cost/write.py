@@ -12,7 +12,7 @@ _HEAD = """# {title}: efficiencies of the operator forms in sim/cost/operators.p
 # timings held out of the fit.
 """
 _ORDER = (
-    "gemm", "decode", "prefill", "mla", "all_reduce", "moe", "quantize", "elementwise", "host", "front_end",
+    "gemm", "decode", "prefill", "mla", "all_reduce", "moe", "quantize", "elementwise", "host", "host_v0", "front_end",
 )  # fmt: skip
 
 
