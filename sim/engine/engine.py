@@ -328,8 +328,8 @@ class Engine:
         for child in plan.forked:
             child.token_at = now
             recorder.seated(child, now)
-        for seq, _ in plan.swapped_in:
-            seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
+        for move in plan.swapped_in:
+            move.seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
         if self._ended_stays:
             self._note_stays(after, outcome.ended)
         for seq in outcome.ended:
