@@ -78,7 +78,7 @@ class Engine:
         self._undelivered: list[int] = []
         self._registers_early = config.kv.register == "scheduled"
         self._step = Step(self.state, gate, victims, self._registers_early)
-        self._stretch = stretch and config.depth <= 2
+        self._stretch = stretch
         self._limits = LimitCalendar() if config.depth > 1 and config.stops_ahead else None
         self._flights: deque[tuple[StepPlan, Ticket, float]] = deque()  # plan, ticket, start
         self._ended_stays: list[Stay] = []
