@@ -48,6 +48,30 @@ def traffic_of(rows: list[dict]) -> Traffic:
     )
 
 
+def busy(
+    seed: int, count: int = 16, gap: float = 1.0, samples: bool = True, prompts: tuple[int, int] = (1, 90),
+    answers: tuple[int, int] = (1, 40),
+) -> list[dict]:  # fmt: skip
+    """Rows of all sizes: some prompts begin alike, some are the same, some declare more than they say; a few ask for two
+    samples."""
+    draw = np.random.default_rng(seed)
+    rows, at = [], np.cumsum(draw.exponential(gap, count)).astype(int)
+    for i in range(count):
+        length, head = int(draw.integers(*prompts)), int(draw.integers(17, 45))
+        kind = i % 4
+        prompt = [Span(private_content(i), 0, length)]
+        if kind == 1:
+            prompt = [Span(-1, 0, head), *prompt]
+        elif kind == 2:
+            prompt = [Span(-2, 0, 33)]
+        declared = int(draw.integers(*answers))
+        rows.append({
+            "prompt": prompt, "output": int(draw.integers(answers[0], declared + 1)), "declared": declared, "at": int(at[i]),
+            "n": 2 if samples and i % 5 == 0 else 1,
+        })  # fmt: skip
+    return rows
+
+
 class Served:
     """A traffic served by the real engine; see `drive` for what arrival times mean.
 
@@ -63,7 +87,7 @@ class Served:
         self, model: Model, traffic: Traffic, config: EngineConfig, *, capacity: int = 4096, max_len: int = 512,
         host_tokens: int = 2000, forced: bool = True, seed: int = 0, sampling: SamplingParams | None = None,
         given: dict[int, tuple] | None = None, after: Callable[[Served, int], None] | None = None, poison: bool = True,
-        check: bool = True, capture: Capture | None = None,
+        check: bool = True, capture: Capture | None = None, before: Callable[[Served], None] | None = None,
     ) -> None:  # fmt: skip
         self.executor = TorchExecutor(model, seed=seed, forced_lengths=forced, sampling=sampling, capture=capture)
         self.engine = make_torch_engine(
@@ -86,6 +110,8 @@ class Served:
         self._check = check
         for row, (prompt, how) in (given or {}).items():
             self.executor.give(row, prompt, how)
+        if before is not None:
+            before(self)
         self._watch()
         self._serve(after or (lambda served, plans: None))
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.0")
 pytest.importorskip("transformers")
 
-from real_engine import Served, check_all, engine_config, traffic_of  # noqa: E402
+from real_engine import Served, busy, check_all, engine_config, traffic_of  # noqa: E402
 
 from backends.weights.load import load_model  # noqa: E402
-from backends.weights.tiny import TINY, make_tiny  # noqa: E402
-from workloads.traffic import Span, private_content  # noqa: E402
+from backends.weights.tiny import make_tiny  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -26,91 +24,6 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder):
     return load_model(folder)
-
-
-def busy(
-    seed: int, count: int = 16, gap: float = 1.0, samples: bool = True, prompts: tuple[int, int] = (1, 90),
-    answers: tuple[int, int] = (1, 40),
-) -> list[dict]:  # fmt: skip
-    """Rows of all sizes: some prompts begin alike, some are the same, some declare more than they say; a few ask for two
-    samples."""
-    draw = np.random.default_rng(seed)
-    rows, at = [], np.cumsum(draw.exponential(gap, count)).astype(int)
-    for i in range(count):
-        length, head = int(draw.integers(*prompts)), int(draw.integers(17, 45))
-        kind = i % 4
-        prompt = [Span(private_content(i), 0, length)]
-        if kind == 1:
-            prompt = [Span(-1, 0, head), *prompt]
-        elif kind == 2:
-            prompt = [Span(-2, 0, 33)]
-        declared = int(draw.integers(*answers))
-        rows.append({
-            "prompt": prompt, "output": int(draw.integers(answers[0], declared + 1)), "declared": declared, "at": int(at[i]),
-            "n": 2 if samples and i % 5 == 0 else 1,
-        })  # fmt: skip
-    return rows
-
-
-@pytest.mark.parametrize("kind", TINY)
-@pytest.mark.parametrize("allocator", ["paged", "radix"])
-def test_every_architecture_with_everything_on(kind, allocator, tmp_path) -> None:
-    """Chunked prefill beside decoding, prefix hits, preemption by recompute, parallel samples, two plans in flight."""
-    folder = make_tiny(kind, tmp_path, seed=3)
-    config = engine_config(depth=2, allocator=allocator, max_num_batched_tokens=48, max_num_seqs=12)
-    served = Served(load_model(folder), traffic_of(busy(1)), config, capacity=320)
-    check_all(served, folder)
-    assert not served.refused and served.mixed and served.chunks > 20
-    assert served.preemptions and sum(served.cached.values()) > 60
-    assert served.copies or allocator == "radix"  # slots of one token are never half full
-
-
-SCHEDULERS = {
-    "chunked": {"name": "chunked-prefill", "max_num_batched_tokens": 40},
-    "chunked first": {
-        "name": "chunked-prefill",
-        "prefill": "first",
-        "max_num_batched_tokens": 64,
-        "max_partial_prefills": 1,
-    },
-    "continuous": {"name": "continuous", "prefill": "mixed"},
-    "continuous first": {"name": "continuous", "prefill": "first", "gate": "watermark", "watermark": 0.01},
-    "sorted": {"name": "chunked-prefill", "policy": "lpm", "max_num_batched_tokens": 64},
-}
-MEMORY = {
-    "paged 16": {"allocator": "paged"},
-    "paged 4 computed": {"allocator": "paged", "block_size": 4, "register": "computed"},
-    "paged plain": {"allocator": "paged", "block_size": 8, "prefix_caching": False},
-    "radix": {"allocator": "radix", "block_size": 1, "register": "computed"},
-    "radix scheduled": {"allocator": "radix", "block_size": 1, "register": "scheduled"},
-    "slots": {"allocator": "radix", "block_size": 1, "prefix_caching": False},
-    "slabs": {"allocator": "contiguous", "prefix_caching": False},
-}
-ROUNDS = {
-    "1": {"depth": 1},
-    "2": {"depth": 2},
-    "2 late": {"depth": 2, "stops_ahead": False},
-    "1 swap": {"depth": 1, "preemption": "swap"},
-    "2 swap": {"depth": 2, "preemption": "swap"},
-}
-
-
-@pytest.mark.parametrize(("number", "names"), list(enumerate(product(SCHEDULERS, MEMORY))), ids=str)
-def test_schedulers_and_allocators(model, folder, number, names) -> None:
-    """Every pair of scheduler and memory, with ways of going round such that every pair of those occurs too."""
-    rounds = list(ROUNDS.values())[(number + number // len(MEMORY)) % len(ROUNDS)]
-    config = engine_config(max_num_seqs=10, **SCHEDULERS[names[0]], **MEMORY[names[1]], **rounds)
-    slabs = names[1] == "slabs"
-    served = Served(
-        model,
-        traffic_of(busy(number, 7, 0.3, prompts=(1, 30), answers=(12, 22))),
-        config,
-        capacity=1200 if slabs else 96,
-        max_len=96,
-    )
-    check_all(served, folder)
-    assert not served.refused
-    assert slabs or served.preemptions
 
 
 def test_static_batches(model, folder) -> None:
