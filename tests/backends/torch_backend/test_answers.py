@@ -110,7 +110,8 @@ def test_a_requests_tokens_do_not_depend_on_its_neighbours(model) -> None:
         alone |= {key: tokens for key, tokens in served.tokens.items() if key[0] == row}
     ways = [
         {"depth": 1}, {"depth": 2}, {"allocator": "radix", "max_num_batched_tokens": 16, "depth": 2},
-        {"name": "continuous", "preemption": "swap", "depth": 2}, {"max_num_batched_tokens": 32, "prefix_caching": False, "depth": 1},
+        {"name": "continuous", "preemption": "swap", "depth": 2},
+        {"max_num_batched_tokens": 32, "prefix_caching": False, "depth": 1},
     ]  # fmt: skip
     for way in ways:
         served = Served(
