@@ -103,6 +103,9 @@ def layout_of(row: Row, model: ModelSpec, gpu: GPUSpec, mapped: Mapped) -> Layou
         tensor, why = _guess_tensor(row, model, gpu, mapped, pipeline * data)
         guesses.append(why)
     gpus = row.n_gpu or tensor * pipeline * data
+    if squared := _squared(row.notes, tensor * data):
+        tensor, data, gpus = (squared, 1, squared) if tensor > 1 else (1, squared, squared)
+        guesses.append(f"tensor and expert degree {squared} are stated multiplied; taken as the same {squared} GPUs")
     replicas = max(gpus // (tensor * pipeline * data), 1)
     if replicas * tensor * pipeline * data != gpus:
         guesses.append(f"{gpus} GPUs do not divide into tensor {tensor} × pipeline {pipeline} × data {data}")
@@ -113,6 +116,19 @@ def layout_of(row: Row, model: ModelSpec, gpu: GPUSpec, mapped: Mapped) -> Layou
         expert = tensor * data
     expert = _fitting_expert(model, max(expert, 1), tensor, data, guesses)
     return Layout(tensor, pipeline, expert, data, replicas, tuple(guesses))
+
+
+def _squared(notes: str, ways: int) -> int:
+    """The degree that a table multiplied with itself, or 0.
+
+    InferenceX states tensor and expert degree of the same GPUs, one node of eight at most. A table made of its dumps
+    multiplies the two: 8 and 8 become 64 GPUs with `moe_tp=8 moe_ep=8`.
+    """
+    parts = re.search(r"moe_tp\s*=\s*(\d+) moe_ep\s*=\s*(\d+).*inference(?:x|max)", notes, re.IGNORECASE)
+    if not parts or parts.group(1) != parts.group(2):
+        return 0
+    degree = int(parts.group(1))
+    return degree if degree > 1 and degree * degree == ways else 0
 
 
 def _fitting_expert(model: ModelSpec, expert: int, tensor: int, data: int, guesses: list[str]) -> int:

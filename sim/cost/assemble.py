@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.config import EngineConfig
+from sim.cost.carried import carried
 from sim.cost.constants import Constants, ElementwiseConstants
 from sim.cost.coverage import FIXED, deviation, outside, sentence
 from sim.cost.experts import GroupedGemm
@@ -94,7 +95,8 @@ class Assembler:
         unsure = outside(model, gpu, config, self.mode, table is not None)
         self.notes = ((note,) if note else ()) + sentence(unsure) + tuple(table.notes if table is not None else ())
         self.uncertainty: dict[str, float] = dict(FIXED)
-        self._config = config
+        found = carried(gpu) if config.preset.startswith("vllm-v0") else None
+        self._early = found.early if found else None
 
     def build(self) -> StepOperators:
         """The operators of a step."""
@@ -147,8 +149,10 @@ class Assembler:
         elif covered and compute == "fp8" and mode.group < -1:
             wanted = "fp8-block"
         constants = self._taken("gemm", wanted)
+        if self._early:
+            constants = replace(constants, bandwidth=self._early.gemm_bandwidth, source=self._early.source)
         activation = _ACTIVATION_BYTES[mode.activation] if covered else 2.0
-        analytic = Gemm(constants, self.gpu, compute, linear.n, linear.k, size, activation)
+        analytic = Gemm(constants, self.gpu, compute, linear.n, linear.k, size, activation, self._early)
         if self.table is None:
             return analytic
         rows = {"weight-only": "w8a16" if mode.bits == 8 else "w4a16"}.get(wanted, wanted)
@@ -195,9 +199,13 @@ class Assembler:
         down = Linear("down", "expert", model.hidden, ffn, model.moe_layers)
         covered = mode.covers("expert")
         compute = mode.compute if covered else "bf16"
-        block = compute == "fp8" and mode.group < -1
-        constants = self._taken("moe", "fp8-block" if block else compute)
+        kind = "fp8-block" if compute == "fp8" and mode.group < -1 else compute
         if covered and mode.weight_only:
+            # Devices with FP4 tensor cores multiply 4-bit experts with 8-bit activations; others unpack them to 16 bit.
+            narrow = mode.bits == 4 and self.gpu.fp4 > 0
+            kind, compute = ("fp8", "fp8") if narrow else ("weight-only", "bf16")
+        constants = self._taken("moe", kind)
+        if covered and mode.weight_only and "taken over" not in constants.source:
             constants = replace(constants, source=f"{constants.source}; taken over for {mode.name}")
         operator = GroupedGemm(
             constants, self.gpu, compute, experts=model.experts, local=local, chosen=model.experts_per_token,
@@ -285,6 +293,9 @@ class Assembler:
         kind = ("mha-fp8" if narrow else "mha") if model.attention == "MHA" else ("fp8" if narrow else "bf16")
         constants = self._taken("decode", kind)
         kv_heads, vector = model.local_kv_heads(self.tp), float(self.kv.vector_bytes(model.head_dim))
+        if self._early:
+            kv_heads = heads if self._early.ungrouped else kv_heads
+            constants = replace(constants, bandwidth=self._early.decode_bandwidth, source=self._early.source)
         analytic = DecodeAttention(constants, self.gpu, heads, kv_heads, vector, model.head_dim)
         if self.table is None:
             return analytic

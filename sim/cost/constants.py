@@ -4,8 +4,8 @@ Shares (`compute`, `bandwidth`, …) are of the data-sheet peak; times are in th
 where it is from, and that sentence travels with every price made from it; `error` is the median of
 |log(predicted / measured)| on timings that were held out of its fit (0: not known).
 
-A GPU without a file of its own uses the shares and times of the nearest architecture with its own data-sheet peaks.
-From H100 to H200 that costs nothing; across generations expect 10-30 % per operator.
+A GPU without a file of its own uses the shares and times of the nearest architecture with its own data-sheet peaks, scaled
+by what is known of it (`sim.cost.carried`). Across generations expect 10-30 % per operator.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from sim.cost.carried import scaled
 from sim.hardware.gpu import GPUSpec
 from workloads.errors import InputError, Place, unknown_name
 
@@ -292,7 +293,8 @@ def _moved(section: Any, layer: dict[str, Any], gpu: GPUSpec, engine: str) -> An
     if (layer["gpu"], layer["engine"]) in ((gpu.name, engine), ("", "")):
         return section
     note = f"{section.source}; taken from {layer['engine']} on {layer['gpu']} for {gpu.name}, with its data-sheet peaks"
-    return replace(section, source=note)
+    section = replace(section, source=note)
+    return section if layer["gpu"] == gpu.name else scaled(section, gpu)
 
 
 def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) -> Constants:

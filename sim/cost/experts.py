@@ -6,6 +6,7 @@ from sim.cost.constants import MoEConstants
 from sim.cost.operators import US, Work, bound_of
 from sim.hardware.gpu import GPUSpec
 
+_NARROWEST = 16  # rows of the narrowest tile of a tensor core
 _CLASSES = 16  # experts of similar popularity are taken together
 
 
@@ -93,8 +94,10 @@ class GroupedGemm:
         """(experts touched, rows computed here, seconds of arithmetic, seconds of streaming rows)."""
         touched, tokens = self.touched(m), m * self._factor
         rows = tokens * self.routing.share
+        # Kernels take narrower tiles where experts have few rows, so what is filled up is not much more than what is there.
+        pad = min(self._pad, _NARROWEST + rows / touched) if touched else 0.0
         streamed = rows + self._passing * max(tokens * self.routing.chosen - rows, 0.0)
-        return touched, rows, (rows + self._pad * touched) * self._compute, streamed * self._stream
+        return touched, rows, (rows + pad * touched) * self._compute, streamed * self._stream
 
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple, Protocol
 
+from sim.cost.carried import EarlyKernels
 from sim.cost.constants import (
     AllReduceConstants,
     DecodeConstants,
@@ -75,9 +76,11 @@ class Gemm:
         k: int,
         weight_bytes: float,
         activation_bytes: float,
+        early: EarlyKernels | None = None,
     ) -> None:
         self.source = constants.source
         self.n, self.k = n, k
+        self._pass, self._most = (early.pass_rows, early.pass_most) if early else (1.0, 0.0)
         self._weight, self._in = weight_bytes, activation_bytes
         rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
         self._compute = 2.0 * n * (k + constants.extra_k) / rate
@@ -94,7 +97,13 @@ class Gemm:
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
         compute = self._arithmetic(m) ** self._norm
-        return (compute + (self._fixed + self._token * m) ** self._norm) ** self._inverse + self._launch
+        return (compute + self._memory(m) ** self._norm) ** self._inverse + self._launch
+
+    def _memory(self, m: float) -> float:
+        """Seconds of memory traffic; kernels that were not tuned for small batches read the weights several times."""
+        if self._most:
+            return self._fixed * max(min(m, self._most) / self._pass, 1.0) + self._token * m
+        return self._fixed + self._token * m
 
     def _arithmetic(self, m: float) -> float:
         """Seconds of arithmetic alone."""
@@ -111,7 +120,7 @@ class Gemm:
         return Work(
             2.0 * m * self.n * self.k,
             moved,
-            bound_of(self._arithmetic(m), self._fixed + self._token * m, self._launch),
+            bound_of(self._arithmetic(m), self._memory(m), self._launch),
         )
 
 

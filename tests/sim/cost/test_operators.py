@@ -37,7 +37,7 @@ def test_work_is_counted_exactly():
 
 @given(st.integers(1, 20000), st.integers(1, 20000), st.sampled_from(["vllm", "sglang", "tensorrt-llm"]))
 def test_one_matmul_over_all_tokens_beats_two(a, b, engine):
-    """But for a wave of tiles that one token too many may begin, which is worth a few per cent."""
+    """But for a wave of tiles that one token too many may begin, which is worth up to a tenth."""
     for kind in ("bf16", "fp8", "weight-only"):
         constants = load_constants(H100, engine).gemm[kind]
         operator = gemm(constants)
@@ -45,7 +45,7 @@ def test_one_matmul_over_all_tokens_beats_two(a, b, engine):
         assert (
             max(operator.seconds(a), operator.seconds(b))
             <= together
-            <= 1.06 * (operator.seconds(a) + operator.seconds(b))
+            <= 1.1 * (operator.seconds(a) + operator.seconds(b))
         )
 
 

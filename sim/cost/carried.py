@@ -1,0 +1,73 @@
+"""What a device reaches of shares that were measured on another: factors by GPU or architecture (`sim/data/carried.toml`).
+
+The data sheet's peaks carry constants from one device to the next. Where it is known that a device keeps less of them (its
+power limit, its software), the borrowed shares are scaled down here, each factor with its source.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from sim.hardware.gpu import GPUSpec
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyKernels:
+    """Kernels of an engine's older generation, not tuned for small batches.
+
+    Attributes:
+        pass_rows, pass_most: weights are read once for every `pass_rows` tokens, up to `pass_most` tokens.
+        gemm_bandwidth, decode_bandwidth: shares of the data sheet's bandwidth.
+        ungrouped: every query head reads its keys and values by itself.
+        source: where that is from.
+    """
+
+    pass_rows: float
+    pass_most: float
+    gemm_bandwidth: float
+    decode_bandwidth: float
+    ungrouped: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Factors on borrowed shares of the peak, and kernels of older engines."""
+
+    compute: float
+    bandwidth: float
+    source: str
+    early: EarlyKernels | None = None
+
+
+@cache
+def _table() -> dict[str, Carried]:
+    raw = tomllib.loads((files("sim") / "data" / "carried.toml").read_text(encoding="utf-8"))
+    found = {}
+    for name, body in raw.items():
+        early = body.pop("early", None)
+        found[name] = Carried(**body, early=EarlyKernels(**early) if early else None)
+    return found
+
+
+def carried(gpu: GPUSpec) -> Carried | None:
+    """What is known of this device, or of its architecture."""
+    return _table().get(gpu.name) or _table().get(gpu.arch)
+
+
+def scaled(section: Any, gpu: GPUSpec) -> Any:
+    """A borrowed section of constants with what this device reaches of its shares."""
+    found = carried(gpu)
+    if found is None or not hasattr(section, "bandwidth"):
+        return section
+    changes: dict[str, Any] = {"bandwidth": section.bandwidth * found.bandwidth}
+    if hasattr(section, "compute"):
+        changes["compute"] = section.compute * found.compute
+    source = (
+        f"{section.source}; {found.compute:g} of its compute and {found.bandwidth:g} of its bandwidth ({found.source})"
+    )
+    return replace(section, source=source, **changes)

@@ -1,0 +1,57 @@
+"""What a device reaches of borrowed shares, and kernels of older engines."""
+
+from dataclasses import replace
+
+import pytest
+
+from sim.config import EngineConfig, ParallelConfig
+from sim.cost.base import StepShape
+from sim.cost.build import analytic_cost
+from sim.cost.carried import carried
+from sim.cost.constants import load_constants
+from sim.hardware import load_gpu
+from sim.models import load_model
+
+H100, MI300X = load_gpu("h100"), load_gpu("mi300x")
+
+
+def test_borrowed_shares_are_scaled_and_say_so():
+    ours, theirs = load_constants(MI300X, "vllm").gemm["bf16"], load_constants(H100, "vllm").gemm["bf16"]
+    found = carried(MI300X)
+    assert ours.compute == pytest.approx(theirs.compute * found.compute)
+    assert ours.bandwidth == pytest.approx(theirs.bandwidth * found.bandwidth)
+    assert found.source in ours.source
+    assert carried(H100) is None
+
+
+def test_a_device_with_its_own_kernels_keeps_them():
+    b200 = load_constants(load_gpu("b200"), "vllm")
+    assert "of its compute" not in b200.moe["bf16"].source
+
+
+def step(model: str, preset: str, rows: int, gpu=MI300X, context: int = 256) -> float:
+    cost = analytic_cost(load_model(model), gpu, EngineConfig(preset=preset, parallel=ParallelConfig(tensor=1)))
+    return cost.step_seconds(StepShape(rows, rows * context, (), rows))
+
+
+def test_untuned_products_take_time_in_proportion_to_the_batch():
+    slow = [step("llama-2-7b", "vllm-v0", rows) for rows in (64, 128, 256)]
+    fast = [step("llama-2-7b", "vllm@0.8", rows) for rows in (64, 128, 256)]
+    assert slow[2] - slow[1] == pytest.approx(2 * (slow[1] - slow[0]), rel=0.2)
+    assert slow[2] / slow[0] > 3 > fast[2] / fast[0]
+
+
+def test_heads_of_a_group_do_not_share_reads_in_old_kernels():
+    def growth(preset: str) -> float:
+        return step("llama-3.1-8b", preset, 64, context=2048) - step("llama-3.1-8b", preset, 64, context=1024)
+
+    assert growth("vllm-v0") > 3 * growth("vllm@0.8")
+
+
+def test_nothing_old_is_assumed_of_other_devices():
+    config = EngineConfig(preset="vllm-v0")
+    v0 = analytic_cost(load_model("llama-2-7b"), H100, config)
+    v1 = analytic_cost(load_model("llama-2-7b"), H100, replace(config, preset="vllm@0.8"))
+    shape = StepShape(64, 64 * 512, (), 64)
+    device = [sum(o.seconds for o in c.explain(shape) if o.name != "host") for c in (v0, v1)]
+    assert device[0] == pytest.approx(device[1])
