@@ -36,6 +36,8 @@ def run(
         OutputError: `out` cannot be written; told before the run where that can be known.
     """
     from experiments import runner
+    from experiments.intervals import add_spread
+    from reports.metrics import summarize
     from reports.run_folder import check_free, write_run
 
     overrides = list(overrides)
@@ -47,7 +49,10 @@ def run(
         raise workload.error("sweep", "this runs one point, not a sweep", "remove the sweep: sweep=null")
     if out is not None:
         check_free(Path(out), overwrite=overwrite)
-    data = runner.run(runner.resolve(workload), stretch=stretch)
+    resolved = runner.resolve(workload)
+    data = runner.run(resolved, stretch=stretch)
     if out is not None:
-        write_run(data, Path(out), overwrite=overwrite)
+        summary = summarize(data)
+        add_spread(resolved, data, summary)
+        write_run(data, Path(out), overwrite=overwrite, summary=summary)
     return data

@@ -45,11 +45,13 @@ def run_point(task: PointTask) -> Outcome:
         OutputError: its folder cannot be written.
     """
     from experiments import runner
+    from experiments.intervals import add_spread
     from reports.metrics import summarize
     from reports.run_folder import write_run
 
     try:
-        data = runner.run(runner.resolve(build_workload(task.source)), stretch=task.stretch)
+        resolved = runner.resolve(build_workload(task.source))
+        data = runner.run(resolved, stretch=task.stretch)
     except (InputError, TargetError) as error:
         return Outcome(error=str(error))
     except (Exception, SystemExit) as error:  # told here, since the trace does not leave a worker
@@ -61,6 +63,7 @@ def run_point(task: PointTask) -> Outcome:
         raise KeyboardInterrupt
     data.info["point_fingerprint"] = task.fingerprint
     summary = summarize(data)
+    add_spread(resolved, data, summary)
     write_run(data, task.folder, overwrite=True, summary=summary)
     return Outcome(summary, data.info.get("gpus", 1))
 

@@ -23,6 +23,7 @@ from reports.kv_use import kv_use
 from reports.percentiles import PERCENTILES, Distribution, needed, statistics
 from reports.run_data import CANCELLED, FAILED, FINISHED, REFUSED, UNFINISHED, Requests, RunData
 from reports.saturation import saturation
+from reports.uncertainty import uncertain
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STEADY_SHARE = 0.95  # of the cap: a closed loop is steady while this many are in flight
@@ -33,11 +34,12 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     """All figures of a run.
 
     Args:
-        with_intervals: add 95 % bootstrap intervals under `intervals` (seeded by the run's seed).
+        with_intervals: add 80 % intervals of what matters most under `interval` (see `reports.uncertainty`), and 95 %
+            bootstrap intervals of the run's own requests under `intervals` (seeded by the run's seed).
 
     Returns:
         A flat dict of figures by name, ordered for reading; `refused_reasons`, `cancelled_reasons`, `failed_reasons`,
-        `latency_counts`, `intervals`, `littles_law` and `saturation` are dicts of their own.
+        `latency_counts`, `interval`, `intervals`, `littles_law` and `saturation` are dicts of their own.
     """
     r = data.requests
     done = r.status == FINISHED
@@ -60,6 +62,7 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     summary |= kv_use(data)
     summary["latency_counts"] = {name: d.count for name, d in found.items()}
     if with_intervals:
+        summary["interval"] = uncertain(data, summary, found, met_slo(data))
         seed = int(data.info.get("seed") or 0)
         summary["intervals"] = {}
         for name in ("ttft", "tpot", "e2el"):  # not ITL: the gaps of one step are one event, not many
@@ -207,29 +210,36 @@ def _steady(data: RunData) -> dict:
 
 def _slo(data: RunData, duration: float | None) -> dict:
     """Goodput and attainment. A request with one token passes a TPOT limit; one that did not finish passes none."""
+    good, sent = met_slo(data), int(np.isfinite(data.requests.sent).sum())
+    summary: dict = {"request_goodput": None, "slo_attainment": None}
+    if good is None:
+        return summary
+    for name, met in _met(data).items():
+        summary[f"slo_attainment_{name}"] = int(met.sum()) / sent if sent else None
+    summary["request_goodput"] = int(good.sum()) / duration if duration else None
+    summary["slo_attainment"] = int(good.sum()) / sent if sent else None
+    return summary
+
+
+def met_slo(data: RunData) -> np.ndarray | None:
+    """Which requests met every limit (bool); None where there is none."""
+    met = _met(data)
+    return np.logical_and.reduce(list(met.values())) if met else None
+
+
+def _met(data: RunData) -> dict[str, np.ndarray]:
+    """Which requests met each limit of the SLO, by latency."""
     r, slo = data.requests, data.info.get("slo") or {}
     limits = {
         name: slo[key] for name, key in (("ttft", "ttft_ms"), ("tpot", "tpot_ms"), ("e2el", "e2e_ms")) if slo.get(key)
     }
-    summary: dict = {"request_goodput": None, "slo_attainment": None}
-    if not limits:
-        return summary
-    done = r.status == FINISHED
     took = {
         "ttft": r.first_token - r.sent,
         "tpot": (r.finish - r.first_token) / np.maximum(r.output_tokens - 1, 1) * (r.output_tokens > 1),
         "e2el": r.finish - r.sent,
     }
-    sent = int(np.isfinite(r.sent).sum())
-    good = done.copy()
-    for name, limit in limits.items():
-        with np.errstate(invalid="ignore"):
-            met = done & (took[name] * 1e3 <= limit)
-        good &= met
-        summary[f"slo_attainment_{name}"] = int(met.sum()) / sent if sent else None
-    summary["request_goodput"] = int(good.sum()) / duration if duration else None
-    summary["slo_attainment"] = int(good.sum()) / sent if sent else None
-    return summary
+    with np.errstate(invalid="ignore"):
+        return {name: (r.status == FINISHED) & (took[name] * 1e3 <= limit) for name, limit in limits.items()}
 
 
 def _schedule(data: RunData, found: dict[str, Distribution]) -> dict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +29,9 @@ def run(
     seed: options.Seed = None,
     settings: options.Set = None,
     step: options.Step = False,
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="Run it 16 more times with drawn errors: exact intervals, slower.")
+    ] = False,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -50,12 +53,15 @@ def run(
       bench run workload.yaml --backend torch --load dummy
     """
     workload = options.load(file, settings, backend=backend, gpu=gpu, seed=seed, weights=load)
+    draws = _draws(workload, intervals)
     if workload.sweep:
         from experiments.cli.sweep import run_and_show
 
         run_and_show(workload, out, workers=None, step=step, overwrite=overwrite, json=json, quiet=quiet)
         return
-    folder, data, summary = run_one(workload, out, step=step, overwrite=overwrite, show=not (json or quiet))
+    folder, data, summary = run_one(
+        workload, out, step=step, overwrite=overwrite, show=not (json or quiet), draws=draws
+    )
     if json:
         print_json({**_head(data, summary), "folder": str(folder)})
     elif not quiet:
@@ -63,14 +69,40 @@ def run(
     finish(data)
 
 
+def _draws(workload: Workload, intervals: bool) -> int:
+    """How many runs with drawn errors there are to be.
+
+    Raises:
+        InputError: they were asked for where there are none.
+    """
+    if not intervals:
+        return 0
+    from experiments.intervals import DRAWS
+    from experiments.registries import REAL
+    from workloads.errors import InputError
+
+    if workload.sweep:
+        raise InputError("--intervals is for one run", hint="the points of a sweep have quick ones, without asking")
+    if workload.backend.name in REAL:
+        raise InputError(f"backend {workload.backend.name} has no cost model whose errors could be drawn")
+    return DRAWS
+
+
 def run_one(
-    workload: Any, out: Path | None, *, step: bool = False, overwrite: bool = False, show: bool = True
+    workload: Any,
+    out: Path | None,
+    *,
+    step: bool = False,
+    overwrite: bool = False,
+    show: bool = True,
+    draws: int = 0,
 ) -> tuple[Path, RunData, dict]:
     """Run a workload and write its folder.
 
     Args:
         out: the folder; None takes the next free one under `runs/`.
         show: print the plan before, and a progress bar on a terminal.
+        draws: runs with drawn errors of the cost model; 0 for the two quick ones (see `experiments.intervals`).
 
     Returns:
         The folder, the run and its summary.
@@ -95,6 +127,7 @@ def run_one(
     with Progress(workload.name, enabled=show) as progress:
         data = runner.run(resolved, stretch=not step, progress=progress)
     summary = summarize(data)
+    _spread(resolved, data, summary, draws, show)
     while True:
         try:
             return write_run(data, folder, overwrite=overwrite and out is not None, summary=summary), data, summary
@@ -113,6 +146,16 @@ def _resolve(workload: Workload, show: bool) -> Any:
         return runner.resolve(workload)
     with Progress("loading the model", enabled=show) as progress:
         return runner.resolve(workload, progress)
+
+
+def _spread(resolved: Any, data: RunData, summary: dict, draws: int, show: bool) -> None:
+    """Find out what the cost model's errors do to the run; Ctrl-C does without."""
+    from contextlib import suppress
+
+    from experiments.intervals import add_spread
+
+    with Progress("what errors of the cost model do", enabled=show) as progress, suppress(KeyboardInterrupt):
+        add_spread(resolved, data, summary, draws=draws, tell=lambda done, total: progress(done, total, "runs"))
 
 
 def finish(data: RunData) -> None:

@@ -56,7 +56,7 @@ class FakeRunner:
             "model": {"value": workload.model, "source": "user"},
             "seed": {"value": workload.seed, "source": "user"},
         }
-        return SimpleNamespace(workload=workload, config=config, info={"name": workload.name, "seed": workload.seed})
+        return SimpleNamespace(workload=workload, cost=None, config=config, info={"name": workload.name, "seed": workload.seed})
 
     def run(self, resolved: Any, *, stretch: bool = True, progress: Any = None) -> RunData:
         self.stretch = stretch
