@@ -34,10 +34,10 @@ class Cohort:
 
     def join(self, seq: Sequence) -> None:
         """Take in a sequence with exactly one token left to compute."""
-        known = seq._known
-        seq._base = base = known - self.tick
+        known, tick = seq._known, self.tick
+        seq._base = base = known - tick
         seq.cohort = self
-        seq.join_tick = self.tick
+        seq.join_tick = tick
         seq.bucket = bucket = self._wheel[(1 - base) % self.block_size]
         bucket[seq] = None
         self.members[seq] = None

@@ -40,6 +40,7 @@ class PagedAllocator:
         self.total = capacity // block_size
         self.capacity = self.total * block_size
         self.shares = prefix_caching
+        self.roomy = self.capacity
         self.pool = BlockPool(self.total) if prefix_caching else PlainPool(self.total)
         self._held = 0  # sum of the lengths of all block tables
         self._spare = array("i")  # taken for decoding sequences, not yet assigned to one
@@ -62,7 +63,7 @@ class PagedAllocator:
 
     def table(self, seq: Sequence) -> list[int]:
         """Block ids of a sequence, in order."""
-        self.settle(seq)
+        self._number(seq)
         blocks: list[int] = []
         for run, depth in seq.runs:
             blocks += run.blocks[:depth]
@@ -211,13 +212,9 @@ class PagedAllocator:
 
     def _blocks(self, seq: Sequence) -> int:
         """How many blocks a sequence has, assigned or not."""
-        assigned = seq.registered + len(seq.blocks)
         cohort = seq.cohort
-        if cohort is None:
-            granted = -(-seq._computed // self.block_size)
-        else:
-            granted = -(-(seq._base + cohort.tick - (self._grown_tick != cohort.tick)) // self.block_size)
-        return granted if granted > assigned else assigned
+        tokens = seq._computed if cohort is None else seq._base + cohort.tick - (self._grown_tick != cohort.tick)
+        return max(-(-tokens // self.block_size), seq.registered + len(seq.blocks))
 
     def _assign(self, seq: Sequence, count: int) -> None:
         """Say which its next `count` blocks are; those of decoding sequences are only counted until somebody asks."""
@@ -271,6 +268,11 @@ class PagedAllocator:
     # --- giving back and sharing
 
     def settle(self, seq: Sequence) -> None:
+        if self._grown_tick == seq.cohort.tick:  # else how much it has is told by what it has computed
+            self._number(seq)
+
+    def _number(self, seq: Sequence) -> None:
+        """Say which all its blocks are."""
         missing = self._blocks(seq) - seq.registered - len(seq.blocks)
         if missing > 0:
             self._assign(seq, missing)
@@ -303,7 +305,7 @@ class PagedAllocator:
             seq.registered = 0
 
     def fork(self, parent: Sequence, child: Sequence) -> list[tuple[int, int]] | None:
-        self.settle(parent)
+        self._number(parent)
         full = parent.computed // self.block_size
         partial = parent.computed % self.block_size
         if partial and not self.pool.count:

@@ -28,6 +28,7 @@ class ChunkedPrefill(BuiltIn):
         self._prefilled_at = 0  # decode step before which the last prefill was
         self._longest = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._steady = make_gate(config).steady
+        self._latches = config.gate == "ratio"
         self._full_since = -1  # how many had left when somebody was refused last, where that latches
 
     def plan(self, step: Step) -> None:
@@ -64,22 +65,28 @@ class ChunkedPrefill(BuiltIn):
         state, waiting = step.state, step.waiting
         if step.preempted and not self.config.admit_after_preemption:
             return
-        unfinished = sum(not step.completes(seq) for seq in state.prefilling)
-        while waiting and step.budget > 0 and not self.held_up(state) and not state.swapped:
-            if unfinished >= self.config.max_partial_prefills:
+        if state.swapped or self.held_up(state):
+            return
+        limited = self.config.max_partial_prefills < self.config.max_num_seqs
+        unfinished = sum(not step.completes(seq) for seq in state.prefilling) if limited else 0
+        while waiting and step.budget > 0:
+            if limited and unfinished >= self.config.max_partial_prefills:
                 break
-            seq = self.next(step)
+            seq = self.next(step) if self.config.hold_shared else waiting.head()
             if seq is None:
                 break
             if not self.admit(step, seq):
                 self._note_refusal(state)
                 break
-            unfinished += not step.completes(seq)
+            if limited:
+                unfinished += not step.completes(seq)
+            if self._latches and self.held_up(state):
+                break
 
     def next(self, step: Step) -> Sequence | None:
-        """The head of the queue; with `hold_shared` the first that need not wait for what is just being computed."""
+        """The first that need not wait for what is just being computed (TensorRT-LLM)."""
         head = step.waiting.head()
-        if not self.config.hold_shared or not step.awaits_prefix(head):
+        if not step.awaits_prefix(head):
             return head
         return next((seq for seq in step.waiting if not step.awaits_prefix(seq)), None)
 
@@ -100,7 +107,7 @@ class ChunkedPrefill(BuiltIn):
         return self._full_since == state.admissions - len(state.running) and bool(state.running)
 
     def _note_refusal(self, state: EngineState) -> None:
-        if self.config.gate == "ratio" and state.blocked:
+        if self._latches and state.blocked:
             self._full_since = state.admissions - len(state.running)
 
     def may_prefill(self, state: EngineState) -> bool:
