@@ -375,13 +375,14 @@ class Engine:
 
         A later plan, not knowing, may have taken it in again; then its answer is recorded already.
         """
+        state = self.state
         keep = FOREVER
-        if seq.seated_in <= plan.number and (seq.cohort is not None or seq in self.state.draining):
+        if seq.seated_in <= plan.number and (seq.cohort is not None or seq in state.draining):
             self.recorder.segment(seq, seq.join_tick, after - seq.join_tick)
             keep = seq._base + after - 1  # what later plans computed for it, not knowing, is no part of its answer
         self._drop(seq, now, True, keep)
         row = seq.row
-        if self._sequences[row] is seq or not any(each.alive for each in self._samples(row)):
+        if self._sequences[row] is seq or not any(each.alive for each in self._samples(row)):  # all its samples
             del self._sequences[row]
             if self.held_back:
                 self._undelivered.append(row)

@@ -72,12 +72,16 @@ class StepPlan:
         "stretched", "swapped_in", "swapped_out", "tick",
     )  # fmt: skip
 
-    def __init__(self, number: int, tick: int) -> None:
+    def __init__(
+        self, number: int, tick: int, cohort: Cohort | None = None, rows: int = 0, context: int = 0,
+        chunks: Seq[Chunk] = (),
+    ) -> None:  # fmt: skip
         self.number = number
         self.tick = tick
-        self.cohort: Cohort | None = None
-        self.rows = self.context = 0
-        self.chunks: Seq[Chunk] = ()
+        self.cohort = cohort
+        self.rows = rows
+        self.context = context
+        self.chunks = chunks
         self.copies: Seq[tuple[int, int]] = ()
         self.swapped_out: Seq[Move] = ()
         self.swapped_in: Seq[Move] = ()
@@ -94,13 +98,12 @@ class StepPlan:
 
     def last(self, steps: int) -> StepPlan:
         """The last of `steps` repetitions as a plan of its own."""
-        plan = StepPlan(self.number, self.tick + steps - 1)
-        plan.cohort, plan.rows, plan.context = self.cohort, self.rows, self.context + (steps - 1) * self.rows
-        return plan
+        context = self.context + (steps - 1) * self.rows
+        return StepPlan(self.number, self.tick + steps - 1, self.cohort, self.rows, context)
 
     def decoding(self) -> list[Sequence]:
         """The sequences that decode in this step, for executors that need each of them."""
-        return list(self.cohort.members) if self.cohort else []
+        return self.cohort.members if self.cohort else []
 
 
 @dataclass(slots=True)

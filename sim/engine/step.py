@@ -49,8 +49,8 @@ class Step:
         "_decoding",
         "_gate",
         "_left",
+        "_number",
         "_padded",
-        "_plan",
         "_preempted",
         "_register_now",
         "_seats",
@@ -84,7 +84,7 @@ class Step:
 
     def begin(self, number: int, now: float) -> None:
         """Start an empty plan."""
-        self._plan = StepPlan(number, self._cohort.tick)
+        self._number = number
         self._decoding = False
         self._computing: set | None = None
         self._padded: tuple[int, int] | None = None
@@ -275,7 +275,7 @@ class Step:
         state.seat(seq)
         state.prefilling.append(seq)
         self.admitted[seq] = None
-        seq.seated_in = self._plan.number
+        seq.seated_in = self._number
         self._computing = None
         self._chunks[seq] = chunk_of((seq, tokens, cached, tokens, tokens == remaining))
         self._touched = True
@@ -334,7 +334,7 @@ class Step:
         state.host_free += seq._computed
         self._swapped_in.append(Move(seq, seq._computed))
         self.admitted[seq] = None
-        seq.seated_in = self._plan.number
+        seq.seated_in = self._number
         state.seat(seq)
         state.cohort.join(seq)
         self._decoding = True
@@ -372,20 +372,18 @@ class Step:
         """The plan as it stands."""
         if self._unregistered:
             self._register()
-        plan = self._plan
+        cohort = self._cohort
+        if self._decoding and cohort.size:
+            plan = StepPlan(self._number, cohort.tick, cohort, cohort.size, cohort.context)
+            if self._padded:
+                rows, width = self._padded
+                plan.rows, plan.context = rows, rows * width
+        else:
+            plan = StepPlan(self._number, cohort.tick)
         if self._touched:
             plan.chunks = list(self._chunks.values())
             plan.preempted, plan.left = self._preempted, self._left
             plan.swapped_out, plan.swapped_in = self._swapped_out, self._swapped_in
-        if self._decoding:
-            cohort = self.state.cohort
-            if cohort.size:
-                plan.cohort = cohort
-                plan.rows = cohort.size
-                plan.context = cohort.context
-                if self._padded:
-                    rows, width = self._padded
-                    plan.rows, plan.context = rows, rows * width
         if self.copies and not plan.empty:  # an empty plan is never run
             plan.copies, self.copies = self.copies, []
         return plan

@@ -32,9 +32,10 @@ class Run:
         depths: if they are more than one or use different parts: leading blocks used → number of such users; else None.
         parts: free parts with a place of their own in the queue, from the end of the run to its front. The first part to
             become free has the run itself for a place.
+        loose: blocks that were given back with that first part and hold nothing worth keeping; they go before it.
     """
 
-    __slots__ = ("blocks", "depths", "first", "key", "parts", "tails", "used", "users")
+    __slots__ = ("blocks", "depths", "first", "key", "loose", "parts", "tails", "used", "users")
 
     def __init__(self, blocks: array[int], key: Hashable | None) -> None:
         self.blocks = blocks
@@ -45,6 +46,7 @@ class Run:
         self.depths: dict[int, int] | None = None
         self.tails: list[tuple[int, Hashable]] | tuple[()] = ()
         self.parts: list[Part] | tuple[()] = ()
+        self.loose: array[int] | None = None
 
     def content_end(self, depth: int) -> int:
         """Up to which block the content reaches that its block `depth` belongs to."""
@@ -54,21 +56,19 @@ class Run:
                 return self.tails[after][0]
         return len(self.blocks)
 
-    def extend(self, blocks: array[int]) -> None:
-        """A user of the whole run goes on with `blocks`."""
+    def extend(self, blocks: array[int], tail: Hashable | None) -> None:
+        """A user of the whole run goes on with `blocks`; with another content, named `tail`, if that is not None."""
         before = self.used
+        if tail is not None:
+            if self.tails:
+                self.tails.append((before, tail))
+            else:
+                self.tails = [(before, tail)]
         self.blocks += blocks
         self.used = len(self.blocks)
         if self.depths is not None:
             self._leave(before)
             self.depths[self.used] = 1
-
-    def add_tail(self, key: Hashable) -> None:
-        """Another content begins where the run ends."""
-        if self.tails:
-            self.tails.append((len(self.blocks), key))
-        else:
-            self.tails = [(len(self.blocks), key)]
 
     def _leave(self, depth: int) -> None:
         depths = self.depths
@@ -132,6 +132,16 @@ class BlockPool:
             if place.__class__ is Run:
                 run = place
                 low = run.parts[0].high if run.parts else run.used
+                if run.loose:
+                    part, count = self._take_loose(run, low, count)
+                    if taken is None:
+                        taken = part
+                    else:
+                        taken += part
+                    if not count:
+                        return taken
+                    if run.loose is None and low == len(run.blocks):
+                        continue
             else:
                 run = place.run
                 low = run.parts[1].high if len(run.parts) > 1 else run.used
@@ -165,6 +175,18 @@ class BlockPool:
                     return taken
             count -= have
 
+    def _take_loose(self, run: Run, low: int, count: int) -> tuple[array[int], int]:
+        """Up to `count` loose blocks of the run at the head of the queue, and how many are still to be taken."""
+        part = run.loose
+        if count < len(part):
+            part = part[-count:]
+            del run.loose[-count:]
+            return part, 0
+        run.loose = None
+        if low == len(run.blocks):
+            del self._queue[run]
+        return part, count - len(part)
+
     def _forget_tails(self, run: Run) -> None:
         """Contents of which not even the first block is left cannot be hit any more."""
         length = len(run.blocks)
@@ -181,23 +203,38 @@ class BlockPool:
         whole = depth == len(run.blocks)
         while parts and (whole or parts[-1].high <= depth):
             del queue[parts.pop()]
-        if whole:
+        if whole and not run.loose:
             queue.pop(run, None)
         self.count -= depth - used
         if run.key is not None:
             self.cached -= depth - used
         run.used = depth
 
-    def give_back(self, run: Run, depth: int) -> None:
-        """Stop using the first `depth` blocks of a run; those nobody else uses become free."""
+    def give_back(self, run: Run, depth: int, loose: array[int] | None = None) -> None:
+        """Stop using the first `depth` blocks of a run; those nobody else uses become free.
+
+        So do `loose` blocks that followed them and hold nothing worth keeping, before those.
+        """
         before = run.used
+        if run.depths is None and before == len(run.blocks) and run.loose is None:
+            self._queue[run] = None  # the common case: all of it is free from now on
+            run.users = run.used = 0
+            if run.key is not None:
+                self.cached += before
+            if loose:
+                run.loose = loose
+                before += len(loose)
+            self.count += before
+            return
+        if loose:
+            self.put(loose)
         if run.depths is None:
             run.users = used = 0
         else:
             used = run.drop_user(depth)
             if used >= before:
                 return
-        if before == len(run.blocks):
+        if before == len(run.blocks) and run.loose is None:
             place = run
         else:
             place = Part(run, before)
@@ -223,6 +260,7 @@ class BlockPool:
             if isinstance(place, Run):
                 run, after = place, 0
                 high = len(run.blocks)
+                free += reversed(run.loose or ())
             else:
                 run = place.run
                 high = min(place.high, len(run.blocks))
@@ -261,8 +299,10 @@ class PlainPool:
         """Use the first `depth` blocks of a run too."""
         run.add_user(depth)
 
-    def give_back(self, run: Run, depth: int) -> None:
-        """Stop using the first `depth` blocks of a run; those nobody else uses become free."""
+    def give_back(self, run: Run, depth: int, loose: array[int] | None = None) -> None:
+        """Stop using the first `depth` blocks of a run; those nobody else uses become free, and `loose` ones with them."""
+        if loose:
+            self.put(loose)
         if run.depths is None:
             run.users = used = 0
         else:

@@ -78,7 +78,7 @@ class PagedAllocator:
         keys = seq.keys
         if keys is None:
             keys = seq.keys = self.keys_of(seq)
-        run = index.get(keys[0].key)
+        run = index.get(keys[0][2])
         if run is None:
             return NO_HIT
         most = (seq._known - 1) // self.block_size
@@ -165,9 +165,10 @@ class PagedAllocator:
                 runs.append((Run(part, None), count))  # somebody else computed the same content first
             elif follows and depth == len(last.blocks):
                 if first == done:
-                    last.add_tail(key)
                     index[key] = last
-                last.extend(part)
+                    last.extend(part, key)
+                else:
+                    last.extend(part, None)
                 runs[-1] = (last, depth + count)
             else:
                 run = index[name] = Run(part, name)
@@ -295,14 +296,17 @@ class PagedAllocator:
         self._held -= assigned
         if self.shares and (full := (keep if keep < computed else computed) // size) > seq.registered:
             self._register(seq, full)
-        if seq.blocks:
-            pool.put(seq.blocks)
+        loose, runs = seq.blocks, seq.runs
+        if loose:
             seq.blocks = NO_BLOCKS
-        if seq.runs:
-            for run, depth in reversed(seq.runs):
-                pool.give_back(run, depth)
+        if runs:
             seq.runs = ()
             seq.registered = 0
+            for run, depth in reversed(runs):
+                pool.give_back(run, depth, loose)
+                loose = None
+        elif loose:
+            pool.put(loose)
 
     def fork(self, parent: Sequence, child: Sequence) -> list[tuple[int, int]] | None:
         self._number(parent)

@@ -40,40 +40,30 @@ class WaitingQueue(Protocol):
     def __iter__(self) -> Iterator[Sequence]: ...
 
 
-class FirstCome:
+class FirstCome(deque):
     """First come, first served."""
 
     indifferent = True
-
-    def __init__(self) -> None:
-        self._queue: deque[Sequence] = deque()
-
-    def push(self, seq: Sequence) -> None:
-        self._queue.append(seq)
+    push = deque.append
 
     def put_back(self, seq: Sequence, where: str) -> None:
         if where == "tail":
-            self._queue.append(seq)
-        elif where == "head" or not self._queue or seq.tie < self._queue[0].tie:
-            self._queue.appendleft(seq)
+            self.append(seq)
+        elif where == "head" or not self or seq.tie < self[0].tie:
+            self.appendleft(seq)
         else:
-            ordered = sorted([*self._queue, seq], key=lambda s: s.tie)
-            self._queue = deque(ordered)
+            ordered = sorted([*self, seq], key=lambda s: s.tie)
+            self.clear()
+            self.extend(ordered)
 
     def head(self) -> Sequence:
-        return self._queue[0]
+        return self[0]
 
     def remove(self, seq: Sequence) -> None:
-        if self._queue[0] is seq:
-            self._queue.popleft()
+        if self[0] is seq:
+            self.popleft()
         else:
-            self._queue.remove(seq)
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._queue)
+            super().remove(seq)
 
 
 class Sorted:
