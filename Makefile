@@ -2,6 +2,7 @@
 # make test    set up what tests need and run them (ARGS="-k gate" picks some)
 # make lint    style
 # make bench   the project's own speed
+# make kernels compile the Triton kernels for GPUs that need not be here, and renew docs/kernels.md
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
 
-.PHONY: run test lint bench
+.PHONY: run test lint bench kernels
 .DELETE_ON_ERROR:
 
 run: $(CORE)
@@ -28,6 +29,10 @@ lint: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=min,median,rounds $(ARGS)
+
+kernels:
+	@$(BIN)/python -c 'import torch, triton' 2>/dev/null || { echo "torch and triton are needed: $(BIN)/pip install -e '.[engine]' triton"; exit 1; }
+	$(BIN)/python -m backends.triton.compile_ahead --out docs/kernels.md $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; make PYTHON=python3.11")'

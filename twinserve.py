@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from backends.torch.beams import BeamSearchParams
+    from backends.torch.llm import LLM
+    from backends.torch.sampling import SamplingParams
     from experiments.api import load_workload, run
     from experiments.schema import Workload
     from reports.metrics import summarize
@@ -22,11 +25,14 @@ if TYPE_CHECKING:
     from workloads.traffic import Traffic
 
 _HOMES = {
+    "BeamSearchParams": "backends.torch.beams",
     "EngineState": "sim.engine.state",
     "InputError": "workloads.errors",
     "KVAllocator": "sim.kv.base",
+    "LLM": "backends.torch.llm",
     "OutputError": "workloads.errors",
     "RunData": "reports.run_data",
+    "SamplingParams": "backends.torch.sampling",
     "Scheduler": "sim.schedulers.base",
     "Sequence": "sim.engine.sequence",
     "Step": "sim.engine.step",
@@ -41,8 +47,25 @@ _HOMES = {
 }
 
 __all__ = [
-    "EngineState", "InputError", "KVAllocator", "OutputError", "RunData", "Scheduler", "Sequence", "Step", "TargetError",
-    "Traffic", "TwinserveError", "Workload", "load_workload", "read_run", "run", "summarize",
+    "LLM",
+    "BeamSearchParams",
+    "EngineState",
+    "InputError",
+    "KVAllocator",
+    "OutputError",
+    "RunData",
+    "SamplingParams",
+    "Scheduler",
+    "Sequence",
+    "Step",
+    "TargetError",
+    "Traffic",
+    "TwinserveError",
+    "Workload",
+    "load_workload",
+    "read_run",
+    "run",
+    "summarize",
 ]  # fmt: skip
 
 

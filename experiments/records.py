@@ -23,6 +23,7 @@ class Ledger:
         refused: row → why it was refused.
         delay: front-end seconds of each row between sending and the queue; token_delay: from step to client.
         end: seconds, when the run stopped. complete: whether everything was served.
+        lengths_known: whether answers have the lengths of the traffic; else each is as long as it came out.
     """
 
     refused: dict[int, str]
@@ -30,6 +31,7 @@ class Ledger:
     token_delay: float
     end: float
     complete: bool
+    lengths_known: bool = True
 
 
 def collect(
@@ -112,6 +114,8 @@ def _requests(engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledg
         status[orphans], reason[orphans] = REFUSED, EARLIER_TURN
     session, turn = _sessions(traffic)
     target = np.minimum(traffic.output_tokens, traffic.max_tokens) * traffic.n
+    if not ledger.lengths_known:
+        target = np.where(done, output, target)
     return Requests(
         request=np.arange(size), session=session, turn=turn, priority=traffic.priority,
         scheduled=driver.sent.copy(), sent=driver.sent.copy(), queued=driver.sent + ledger.delay, admitted=admitted,

@@ -15,8 +15,26 @@ AUTO = "auto"
 
 BACKENDS = {
     "sim": "the simulator: virtual time, steps priced by the cost model",
+    "torch": "a real model on plain torch operators, on the wall clock",
+    "triton": "the same model on our Triton kernels",
 }
 """Ways to run a workload, and what each is."""
+
+REAL = ("torch", "triton")
+"""Backends that run a model here, on the wall clock."""
+
+NEEDS = {
+    "sim": "nothing more",
+    "torch": "pip install 'twinserve[engine]'; a CPU or a GPU",
+    "triton": "pip install 'twinserve[engine]'; a GPU",
+}
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a model's name can be one of the Hugging Face hub: `organisation/name`."""
+    import re
+
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name) is not None and not name.endswith(".json")
 
 
 def check(kind: str, name: str) -> None:

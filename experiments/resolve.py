@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.conflicts import DEFAULT, DERIVED, PRESET, USER, Draft, settle
+from experiments.registries import REAL
 from experiments.schema import Workload
+from experiments.schema.workload import gpu_source
 from experiments.traffic import make_traffic
 from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
 from sim.hardware import GPUSpec, load_gpu
@@ -17,6 +19,8 @@ from workloads.errors import InputError
 from workloads.traffic import Traffic
 
 if TYPE_CHECKING:
+    from backends.torch.memory import Device
+    from experiments.real import Progress, RealBackend
     from sim.cost.base import CostModel
 
 _BY_GPU = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")  # engines that size them by the GPU
@@ -29,7 +33,8 @@ class Resolved:
 
     Attributes:
         workload: what the user wrote.
-        engine, model, gpu, budget, cost: what it means.
+        engine, model, gpu, budget, cost: what it means; on a real backend there is no GPU of the table and no cost.
+        real: the model that runs; None in simulation.
         config: nested dict of {"value", "source"} leaves, for people and for `run.json`: what has an effect.
         info: facts that metrics need; see `reports.run_data.RunData.info`.
         warnings: sentences for the user.
@@ -38,12 +43,13 @@ class Resolved:
     workload: Workload
     engine: EngineConfig
     model: ModelSpec
-    gpu: GPUSpec
+    gpu: GPUSpec | None
     budget: MemoryBudget
-    cost: CostModel
+    cost: CostModel | None
     config: dict[str, Any]
     info: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
+    real: RealBackend | None = None
     _traffic: Traffic | None = None
 
     @property
@@ -56,32 +62,67 @@ class Resolved:
         return self._traffic
 
 
-def resolve(workload: Workload) -> Resolved:
-    """Work out everything a run needs.
+def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
+    """Work out everything a run needs. On a real backend that includes reading the model.
+
+    Args:
+        progress: told of the reading.
 
     Raises:
         InputError: at a key of the file: something does not fit together, or not into the GPU.
     """
     from sim.cost import build_cost
 
-    if workload.backend.name != "sim":
-        raise workload.error("backend.name", f"backend {workload.backend.name!r} cannot run workloads", "write sim")
+    if workload.backend.name in REAL:
+        return _resolve_real(workload, progress)
     model = load_model(workload.model_source)
-    gpu = load_gpu(workload.backend.gpu)
+    gpu = load_gpu(gpu_source(workload.backend.gpu, workload.folder))
     engine, draft = resolve_engine(workload, model, gpu)
     try:
         budget = memory_budget(model, gpu, engine)
-        cost = build_cost(model, gpu, engine)
+        cost = build_cost(model, gpu, engine, **workload.cost.build_arguments(workload.folder))
     except InputError as error:
         raise _placed(workload, error) from None
     config = _config(workload, draft, budget)
-    warnings = [*draft.notices, *getattr(cost, "notes", ()), *_oracles(engine), *_windows(model)]
+    warnings = [
+        *draft.notices,
+        *_unread(workload),
+        *getattr(cost, "notes", ()),
+        *_oracles(engine),
+        *_windows(model, engine),
+    ]
     return Resolved(
         workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings
     )
 
 
-def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec) -> tuple[EngineConfig, Draft]:
+def _resolve_real(workload: Workload, progress: Progress | None) -> Resolved:
+    """A workload on a model that really runs. What can be wrong is looked at before weights are read, as far as possible."""
+    from experiments import real
+
+    prepared = real.prepare(workload)
+    model = prepared.architecture.spec
+    engine, draft = resolve_engine(workload, model, prepared.described)
+    real.check_engine(draft, prepared)
+    traffic = real.real_traffic(workload, prepared, engine)
+    backend = real.load(workload, prepared, engine, traffic, progress)
+    budget = real.budget_of(prepared, engine, backend.room, backend.model)
+    config, info = _config(workload, draft, budget), _info(workload, engine, model, budget)
+    info["gpu"] = prepared.described.name
+    warnings = [*draft.notices, *prepared.notices, *_oracles(engine), *_windows(model, engine)]
+    return Resolved(workload, engine, model, None, budget, None, config, info, warnings, backend, traffic)
+
+
+def _unread(workload: Workload) -> list[str]:
+    """Settings of real models, which the simulator does not read: the same file runs on both."""
+    written = [f"backend.{key}" for key in ("load", "dtype", "device") if getattr(workload.backend, key) is not None]
+    written += ["sampling"] if workload.sampling.written() else []
+    if not written:
+        return []
+    return [f"{' and '.join(written)} {'has' if len(written) == 1 else 'have'} no effect in simulation"]
+
+
+def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec | Device) -> tuple[EngineConfig, Draft]:
     """The engine that a workload asks for: what the user wrote, over the preset, made consistent."""
     section = workload.engine
     name = section.preset or "vllm"
@@ -150,13 +191,21 @@ def _placed(workload: Workload, error: InputError) -> InputError:
     return InputError(error.message, place=replace(workload.place(key), key=key), hint=error.hint)
 
 
-def _windows(model: ModelSpec) -> list[str]:
-    """What the KV pool does not know yet."""
+def _windows(model: ModelSpec, engine: EngineConfig) -> list[str]:
+    """What the KV pool takes sliding windows for."""
+    from sim.memory import TYPICAL_TOKENS, window_rule
+
     if not model.window_layers:
         return []
+    layers = f"{model.window_layers} of {model.layers} layers, which have a sliding window of {model.window:,} tokens"
+    rule = window_rule(engine)
+    if rule == "full":
+        return [f"KV is kept for the whole context also in {layers}: this engine frees nothing behind a window"]
+    if rule == "ratio":
+        return []
     return [
-        f"KV is kept for the whole context in all {model.layers} layers, also in the {model.window_layers} with a sliding window "
-        f"of {model.window:,} tokens: an engine with a hybrid KV manager holds more requests than this"
+        f"KV in {layers}, is sized for requests of {TYPICAL_TOKENS:,} tokens: longer ones hold less than is counted here, "
+        "shorter ones more"
     ]
 
 

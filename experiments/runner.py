@@ -1,7 +1,8 @@
-"""Running a workload: the engine in virtual time, driven by a SimPy process, and what it leaves behind.
+"""Running a workload: the engine, driven by a SimPy process, and what it leaves behind.
 
-The process takes requests that are due, launches and lands steps, and moves the clock. It hands the clock to SimPy only when
+The process takes requests that are due, launches and lands steps, and moves the clock. Virtual time is handed to SimPy only when
 something else is on SimPy's calendar; alone, it need not. An engine is never stopped for an arrival that cannot change its plan.
+On the wall clock it is the same loop: a step takes what it takes, and what is to come is waited for.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ import numpy as np
 import simpy
 
 from backends.sim.executor import SimExecutor
+from experiments.clock import WallClock
 from experiments.driver import NEVER, LoadDriver
 from experiments.records import Ledger, collect
 from experiments.resolve import Resolved, resolve
 from reports.run_data import RunData
 from sim.build import make_engine
+from sim.engine.engine import Engine
+from workloads.errors import InputError
 from workloads.registry import plugins_from
-from workloads.traffic import Traffic
+from workloads.traffic import Request, Traffic
 
 __all__ = ["Resolved", "resolve", "run"]
 
 Progress = Callable[[float, float, str], None]
-_REPORT_EVERY = 4096  # plans between two looks at the clock for the progress bar
+_REPORT_EVERY = 4096  # plans between two looks at the clock for the progress bar, in virtual time
 
 
 def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None = None) -> RunData:
@@ -43,18 +47,22 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
     Raises:
         InputError: the traffic cannot be read or is empty.
     """
-    traffic = resolved.traffic
+    traffic = resolved.traffic if resolved.real is None else resolved.real.own(resolved.traffic)
     began = time.perf_counter()
     with plugins_from(resolved.workload.folder):
         replica = Replica(resolved, traffic, stretch, progress)
     end, complete = replica.serve()
     loop_seconds = time.perf_counter() - began
-    ledger = Ledger(replica.refused, replica.delay, replica.token_delay, end, complete)
+    forced = resolved.real is None or resolved.real.forced
+    ledger = Ledger(replica.refused, replica.delay, replica.token_delay, end, complete, lengths_known=forced)
     requests, tokens, timeline = collect(replica.engine, replica.driver, traffic, ledger)
     info = {**resolved.info, "complete": complete, "end": end + replica.token_delay, "process": traffic.name}
+    host = _host(loop_seconds, replica)
+    if resolved.real is not None:
+        host |= resolved.real.told(requests)
     return RunData(
         requests, tokens, timeline, info, resolved.config, list(getattr(resolved.cost, "provenance", ())),
-        list(resolved.warnings), list(traffic.notes), _host(loop_seconds, replica),
+        list(resolved.warnings), list(traffic.notes), host,
     )  # fmt: skip
 
 
@@ -68,22 +76,25 @@ class Replica:
     """
 
     def __init__(self, resolved: Resolved, traffic: Traffic, stretch: bool, progress: Progress | None) -> None:
-        front = resolved.cost.front_end
-        budget = resolved.budget
-        self.delay = front.base + front.input_token * traffic.input_tokens
-        self.token_delay = front.token_seconds
+        self.delay, self.token_delay = np.zeros(len(traffic)), 0.0
+        self.clock: WallClock | None = None
+        self._prepare: Callable[[Request], Request] | None = None
+        if resolved.real is None:
+            front = resolved.cost.front_end
+            self.delay += front.base + front.input_token * traffic.input_tokens
+            self.token_delay = front.token_seconds
+            self.engine = _simulated(resolved, stretch)
+        else:  # what the front end takes is part of what is measured
+            self.clock = WallClock()
+            self.engine, self._prepare = resolved.real.start(resolved, traffic)
         self.driver = LoadDriver(traffic, resolved.workload.load.concurrency or 0, self.delay)
-        host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
-        self.engine = make_engine(
-            resolved.engine, SimExecutor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
-            max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch,
-        )  # fmt: skip
         if self.driver.listens:
             self.engine.on_finish = self._finished
         self.refused: dict[int, str] = {}
         self.plans = 0
         self.total = len(traffic)
         self._progress = progress
+        self._report_every = _REPORT_EVERY if self.clock is None else 1
 
     def _finished(self, row: int, now: float) -> None:
         self.driver.finished(row, now + self.token_delay)
@@ -94,24 +105,35 @@ class Replica:
         Returns:
             When it ended, and whether everything was served (False after Ctrl-C).
         """
-        env = simpy.Environment()
-        done = env.process(self._process(env))
+        self.now = 0.0
+        if self.clock is not None:
+            with self.clock:
+                self.engine.executor.begin(self.clock.zero)
+                complete = self._run() and not self.clock.stopped
+                return max(self.now, self.clock.now()), complete
         # The loop makes many small objects and no cycles: collecting garbage would only look through all of them.
         collecting = gc.isenabled()
         gc.disable()
-        self.now, complete = 0.0, True
         try:
-            env.run(done)
-        except KeyboardInterrupt:
-            complete = False
+            complete = self._run()
         finally:
             if collecting:
                 gc.enable()
         return self.now, complete
 
+    def _run(self) -> bool:
+        """Drive the loop to its end; False if it was interrupted."""
+        env = simpy.Environment()
+        try:
+            env.run(env.process(self._process(env)))
+        except KeyboardInterrupt:
+            return False
+        return True
+
     def _process(self, env: simpy.Environment) -> Generator[simpy.Event, None, None]:
         engine, driver = self.engine, self.driver
         depth = engine.config.depth
+        wall = self.clock
         now = 0.0
         while True:
             coming = driver.next_time()
@@ -129,8 +151,12 @@ class Replica:
                     yield env.timeout(end - env.now)
                 self.now = now = engine.land(outcome)
                 self.plans += 1
-                if self._progress is not None and not self.plans % _REPORT_EVERY:
-                    self._progress(driver.count - len(engine.unfinished_rows()), self.total, f"{now:,.0f} s simulated")
+                if self._progress is not None and not self.plans % self._report_every:
+                    self._tell_progress(now)
+                if wall is not None:
+                    if wall.stopped:
+                        return
+                    now = wall.now()
                 continue
             if engine.state.idle:
                 engine.recorder.sample(now, engine.state)
@@ -139,14 +165,29 @@ class Replica:
                 continue
             if wake == NEVER:
                 return
-            if env.peek() <= wake:
-                yield env.timeout(wake - env.now)
-            now = wake
+            if wall is not None:
+                now = wall.wait(wake)
+                if wall.stopped:
+                    return
+            else:
+                if env.peek() <= wake:
+                    yield env.timeout(wake - env.now)
+                now = wake
             engine.recorder.sample(now, engine.state)
+
+    def _tell_progress(self, now: float) -> None:
+        done = self.driver.count - len(self.engine.unfinished_rows())
+        self._progress(done, self.total, f"{now:,.0f} s" + (" simulated" if self.clock is None else ""))
 
     def _accept(self, now: float) -> None:
         """Hand over what has arrived, or note why it cannot be served."""
         for request, at in self.driver.take(now):
+            if self._prepare is not None:
+                try:
+                    request = self._prepare(request)
+                except InputError as error:  # of this one's words; the others may be good
+                    self._refuse(request.row, str(error), at)
+                    continue
             reason = self.engine.submit(request, at)
             if reason is not None:
                 self._refuse(request.row, reason, at)
@@ -161,6 +202,16 @@ class Replica:
     def _refuse(self, row: int, reason: str, at: float) -> None:
         self.refused[row] = reason
         self.driver.refused(row, at)
+
+
+def _simulated(resolved: Resolved, stretch: bool) -> Engine:
+    """The engine of a workload in virtual time."""
+    budget = resolved.budget
+    host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
+    return make_engine(
+        resolved.engine, SimExecutor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
+        max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch,
+    )  # fmt: skip
 
 
 def _host(loop_seconds: float, replica: Replica) -> dict:

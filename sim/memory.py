@@ -8,6 +8,10 @@ Three rules (`kv.memory_rule`), each with its engine's own meaning of `kv.memory
   row + 1 GB for every 8 GPUs of the model, and at least 10 GB on cards above 60 GB (`server_args.py`).
 * `free` (TensorRT-LLM): utilization × what is free once weights and activations are placed, less 1.5 % lost to blocks.
 
+Layers with a sliding window keep no more than the window of a request where the engine's allocator tells layers apart
+(`window_rule`), so that a token takes less memory the longer its request is. The pool is then counted in tokens of
+requests of one typical length.
+
 The activation peak is an estimate from shapes, not a measurement; `MemoryBudget` keeps every part for printing.
 """
 
@@ -28,6 +32,9 @@ MIB = 1 << 20
 _CONTEXT_BYTES = GIB // 4
 _COLLECTIVE_BYTES = GIB
 _NO_BUDGET = 1 << 24  # a token budget of this many or more stands for none
+TYPICAL_TOKENS = 2048
+"""Length of request for which windowed layers are sized where nobody says another."""
+_SWA_RATIO = 0.8
 _BLOCK_LOSS = 0.015  # TensorRT-LLM, as aiconfigurator's backend for it subtracts
 
 
@@ -40,7 +47,7 @@ class MemoryBudget:
         gpus: GPUs that serve one replica.
         total_bytes, weight_bytes, activation_bytes, overhead_bytes: the parts that do not depend on the rule.
         kv_bytes: the KV pool. unused_bytes: left over by the rule (not an error: head room).
-        bytes_per_token: KV of one token on one GPU.
+        bytes_per_token: KV of one token on one GPU, averaged over a request of the typical length.
         block_size, blocks, kv_tokens: the pool in blocks and in tokens (`blocks × block_size`).
         max_model_len: longest request, tokens.
         weights, kv_dtype: names of the modes in effect.
@@ -120,8 +127,44 @@ def activation_bytes(model: ModelSpec, config: EngineConfig) -> int:
     return max(layer, logits)
 
 
-def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> MemoryBudget:
+def window_rule(config: EngineConfig) -> str:
+    """What the engine does with the KV of layers with a sliding window.
+
+    * `window`: what the window has left behind is freed: vLLM's hybrid KV cache manager, on since 0.9 or 0.10
+      (docs.vllm.ai, Hybrid KV Cache Manager).
+    * `ratio`: a pool of their own, `swa_full_tokens_ratio` 0.8 the size of the other (SGLang, `server_args.py`).
+    * `full`: whole contexts are kept. Older vLLM; TensorRT-LLM, unless `max_attention_window` is set; slabs.
+    """
+    family, _, version = config.preset.partition("@")
+    if config.kv.allocator == "contiguous":
+        return "full"
+    if family in ("vllm", "vllm-v1") and version != "0.8":
+        return "window"
+    return "ratio" if family in ("sglang", "sglang-mixed") else "full"
+
+
+def kv_token_bytes(model: ModelSpec, config: EngineConfig, typical_tokens: int = 0) -> int:
+    """Bytes of KV that one token takes on one GPU, scales included, averaged over a request of `typical_tokens`.
+
+    Only windowed layers make the length matter, and only where the engine frees what is behind the window.
+    """
+    mode = kv_mode_for(config.kv.dtype, model.dtype)
+    full = model.kv_bytes_per_token(mode, config.parallel.tensor, config.parallel.pipeline)
+    rule = window_rule(config)
+    if rule == "full" or not (model.window and model.window_layers):
+        return full
+    windowed = min(model.window_layers, model.layers) / model.layers
+    kept = _SWA_RATIO
+    if rule == "window":  # one that is not aligned to blocks reaches into one more
+        length = typical_tokens or min(TYPICAL_TOKENS, context_limit(model, config))
+        kept = min(1.0, (model.window + config.kv.block_size - 1) / length)
+    return max(round(full * (1.0 - windowed * (1.0 - kept))), 1)
+
+
+def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, *, typical_tokens: int = 0) -> MemoryBudget:
     """Sizes the KV cache of one replica of `model` on GPUs of this kind.
+
+    `typical_tokens` is the length of request for which layers with a sliding window are sized (see `kv_token_bytes`).
 
     With `kv.capacity_tokens` the pool has that many tokens (rounded down to blocks) and nothing is checked against
     the device: the user knows better.
@@ -130,7 +173,7 @@ def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> Memor
         InputError: the model does not fit, or not one request of the longest length would; with the numbers and with
             settings that would work.
     """
-    budget = _budget(model, gpu, config)
+    budget = _budget(model, gpu, config, typical_tokens)
     if budget.fixed:
         if budget.kv_tokens < 1:
             raise InputError(
@@ -145,12 +188,12 @@ def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> Memor
     return budget
 
 
-def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig) -> MemoryBudget:
+def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, typical_tokens: int = 0) -> MemoryBudget:
     parallel, kv = config.parallel, config.kv
     model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert, parallel.data)
     mode = weight_mode_for(config.quantization, model)
     kv_mode = kv_mode_for(kv.dtype, model.dtype)
-    per_token = model.kv_bytes_per_token(kv_mode, parallel.tensor, parallel.pipeline)
+    per_token = kv_token_bytes(model, config, typical_tokens)
     weights = model.weight_bytes(mode, parallel.tensor, parallel.pipeline, parallel.expert)
     activations = activation_bytes(model, config)
     gpus = parallel.tensor * parallel.pipeline * parallel.data

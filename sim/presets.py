@@ -120,7 +120,7 @@ def _derived(base: Preset, summary: str, *, engine=None, scheduler=None, kv=None
 PRESETS: dict[str, Preset] = {
     "static": Preset(
         "static batching: one batch from start to end, prompts padded, slabs of the longest length",
-        engine={"host": "none"},
+        engine={"host": "vllm"},
         scheduler={
             "name": "static", "gate": "optimistic", "victim": "none", "max_num_seqs": 32,
             "max_num_batched_tokens": _UNLIMITED, "streaming": False,
@@ -128,6 +128,7 @@ PRESETS: dict[str, Preset] = {
         kv={"allocator": "contiguous", "slab": "max-length", "prefix_caching": False, "register": "computed"},
         sources={
             "*": "NVIDIA/FasterTransformer docs/gpt_guide.md",
+            "host": "vLLM's kernels, CUDA graphs and host time, so that presets differ in their policy alone",
             "scheduler.name": "NVIDIA/FasterTransformer docs/gpt_guide.md", "kv.slab": "FasterTransformer ParallelGpt.cc",
             "scheduler.max_num_seqs": "set by hand in such systems, 8 to 128",
         },
@@ -138,7 +139,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "orca": Preset(
         "Orca (OSDI '22): iteration-level batching, declared lengths reserved in contiguous slabs",
-        engine={"host": "none"},
+        engine={"host": "vllm"},
         scheduler={
             "name": "continuous", "gate": "optimistic", "victim": "none", "prefill": "mixed", "max_num_seqs": 128,
             "max_num_batched_tokens": _UNLIMITED,
@@ -146,6 +147,7 @@ PRESETS: dict[str, Preset] = {
         kv={"allocator": "contiguous", "slab": "max-length", "prefix_caching": False, "register": "computed"},
         sources={
             "*": "Yu et al., Orca, OSDI '22",
+            "host": "vLLM's kernels, CUDA graphs and host time, so that presets differ in their policy alone",
             "scheduler.max_num_seqs": "microsoft/vidur orca_replica_scheduler.py",
             "kv.slab": "Orca (Max) in the PagedAttention paper, arXiv 2309.06180",
         },

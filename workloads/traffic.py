@@ -108,6 +108,8 @@ class Traffic:
         think: float64, seconds between the parent's finish and this row.
         priority: int32, smaller is more urgent (vLLM's sense).
         n: int32, parallel samples asked for.
+        texts: what each row says, where the source has words: a text, the messages of its turn (`role`, `content`), or None.
+            Only a real model reads it.
         name: what this traffic is, for reports.
         notes: what was done to it (sorted, scaled, estimated …), for reports.
     """
@@ -121,6 +123,7 @@ class Traffic:
     think: np.ndarray = None  # type: ignore[assignment]
     priority: np.ndarray = None  # type: ignore[assignment]
     n: np.ndarray = None  # type: ignore[assignment]
+    texts: list[str | list[dict[str, str]] | None] | None = None
     name: str = "traffic"
     notes: list[str] = field(default_factory=list)
 

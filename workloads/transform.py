@@ -43,7 +43,8 @@ def take(traffic: Traffic, rows: np.ndarray) -> Traffic:
         for name in ("arrival", "input_tokens", "output_tokens", "max_tokens", "think", "priority", "n")
     }
     parent = new[traffic.parent[rows]]  # new[-1] is -1: no parent stays no parent
-    return Traffic(**columns, parent=parent, spans=spans, name=traffic.name, notes=list(traffic.notes))
+    texts = None if traffic.texts is None else [traffic.texts[row] for row in rows.tolist()]
+    return Traffic(**columns, parent=parent, spans=spans, texts=texts, name=traffic.name, notes=list(traffic.notes))
 
 
 def _take_spans(spans: SpanTable, rows: np.ndarray, new: np.ndarray) -> SpanTable:

@@ -69,6 +69,25 @@ def read_architecture(path: Path) -> Architecture:
     )
 
 
+def architecture_of(spec: ModelSpec) -> Architecture:
+    """The architecture of a bundled model, for running it without its checkpoint: what the table does not say (rotary base,
+    epsilon, special tokens) is as most models have it, and takes no other time than the model's own.
+
+    Raises:
+        InputError: a family that cannot be run.
+    """
+    if spec.family not in FAMILIES:
+        raise InputError(
+            f"models of family {spec.family!r} cannot be run, only simulated", place=Place(key="model"),
+            hint=f"these can: {', '.join(FAMILIES)}",
+        )  # fmt: skip
+    if spec.window and spec.family in ("mistral", "mixtral"):
+        windows = (spec.window,) * spec.layers
+    else:
+        windows = tuple(spec.window if layer < spec.window_layers else 0 for layer in range(spec.layers))
+    return Architecture(spec, Rope(theta=500_000.0), 1e-6, windows)
+
+
 def _check(spec: ModelSpec, config: Config) -> None:
     if spec.family not in FAMILIES:
         hint = f"these can: {', '.join(FAMILIES)}; backend `sim` knows more"

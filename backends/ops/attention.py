@@ -42,7 +42,7 @@ def _prefill(
     """One sequence's queries [n, heads, dim]."""
     size = k_pages.shape[1]
     pages = table[: -(-length // size)]
-    k, v = (side[pages].flatten(0, 1)[:length].float() for side in (k_pages, v_pages))
+    k, v = (gathered(side, pages).flatten(0, 1)[:length].float() for side in (k_pages, v_pages))
     count, heads, dim = q.shape
     group = heads // k.shape[1]
     grouped = q.float().reshape(count, -1, group, dim)
@@ -71,13 +71,20 @@ def _decode(
     reach = torch.arange(-(-longest // size), device=q.device)[None, :]
     first = batch.block_tables[index, :1]
     pages = torch.where(reach * size < lengths, batch.block_tables[index, : reach.shape[1]], first)
-    k, v = (side[pages].flatten(1, 2)[:, :longest].float() for side in (k_pages, v_pages))
+    k, v = (gathered(side, pages).flatten(1, 2)[:, :longest].float() for side in (k_pages, v_pages))
     v = v.masked_fill(hidden[:, :, None, None], 0.0)  # a weight of 0 does not silence NaN
     count, heads, dim = q.shape
     grouped = q.float().reshape(count, k.shape[2], -1, dim)
     scores = _capped(torch.einsum("nhgd,nmhd->nhgm", grouped, k) * scale, softcap)
     weights = torch.softmax(scores.masked_fill(hidden[:, None, None, :], float("-inf")), dim=-1)
     return torch.einsum("nhgm,nmhd->nhgd", weights, v).reshape(count, heads, dim).to(q.dtype)
+
+
+def gathered(pages: Tensor, which: Tensor) -> Tensor:
+    """`pages[which]`, for fp8 by way of bytes, which torch can index on every device."""
+    if pages.element_size() > 1:
+        return pages[which]
+    return pages.view(torch.uint8)[which].view(pages.dtype)
 
 
 def _capped(scores: Tensor, softcap: float) -> Tensor:

@@ -1,11 +1,11 @@
 """The operators that a forward pass is written against, and the packed batch they work on.
 
-The model code (`backends.model.forward`) calls nothing but these. `backends.ops.reference` implements them in plain torch; an
+The model code (`backends.model.model`) calls nothing but these. `backends.ops.reference` implements them in plain torch; an
 implementation with kernels of its own has the same face and is tested against that one.
 
 Keys and values lie in *pages*: `[pages, page size, KV heads, head dim]`, one such tensor for keys and one for values in every
 layer. A *slot* is one token's place: page × page size + offset. Paged allocation has pages of a block; slots of single tokens
-(radix trees, slabs) are pages of one.
+(radix trees, slabs) are pages of one. Pages in fp8 (e4m3 or e5m2) hold values divided by a scale: one for keys, one for values.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ class SamplingBatch:
         temperature: float32; 0: the most likely token. top_k: int64, 0: all. top_p, min_p: float32; 1 and 0: all.
         seed, request, sample, position: int64; the token's own coordinates.
         greedy: whether every temperature is 0. filtered: whether any of top_k, top_p, min_p leaves something out.
+        penalty: float32, above 0: what tokens that a row has seen are made less likely by; 1: not at all. None: nobody has one.
+        seen_rows, seen_ids: [N] int64, pairs (row, token id) of what was seen, prompt included, in any order, repeated or not;
+            only rows with a penalty need any.
     """
 
     temperature: Tensor
@@ -73,6 +76,9 @@ class SamplingBatch:
     position: Tensor
     greedy: bool
     filtered: bool
+    penalty: Tensor | None = None
+    seen_rows: Tensor | None = None
+    seen_ids: Tensor | None = None
 
 
 class Operators(Protocol):
@@ -97,10 +103,15 @@ class Operators(Protocol):
         """Cosine and sine [T, head dim / 2] in float32 of position × frequency, both times `scale`."""
 
     def rope_and_cache(
-        self, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Tensor, Tensor], k_pages: Tensor, v_pages: Tensor, slots: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Tensor, Tensor], k_pages: Tensor, v_pages: Tensor, slots: Tensor,
+        *, kv_scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
         """Rotate `q` [T, heads, dim] and `k` [T, KV heads, dim] (halves, not pairs: GPT-NeoX's layout), then write `k` and `v`
-        to their slots; slot −1 is skipped.
+        to their slots; slot −1 is skipped. No slot may come twice.
+
+        Args:
+            kv_scales: of keys and of values. Used by fp8 pages alone: what is written is divided by it, and cut off at the
+                largest value of the format.
 
         Returns:
             The rotated `q`.
@@ -108,7 +119,7 @@ class Operators(Protocol):
 
     def attention(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, *, scale: float, window: int = 0,
-        softcap: float = 0.0,
+        softcap: float = 0.0, kv_scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
         """Causal attention of `q` [T, heads, dim] to the pages of each token's own sequence.
 
@@ -118,6 +129,7 @@ class Operators(Protocol):
         Args:
             scale: factor on the products of queries and keys.
             softcap: if set, scores become `softcap × tanh(score / softcap)`.
+            kv_scales: of keys and of values, as they were written. Used by fp8 pages alone.
 
         Returns:
             [T, heads, dim].
@@ -129,9 +141,17 @@ class Operators(Protocol):
     def experts(self, x: Tensor, router: Dense, gate_up: Tensor, down: Tensor, top_k: int, renormalise: bool) -> Tensor:
         """A mixture of SwiGLU experts: each token visits the `top_k` of highest router probability.
 
+        `out[t] = Σ_e p[t, e] × down[e] @ (silu(gate[e] @ x[t]) × up[e] @ x[t])` over the experts e that token t has chosen, where
+        p is the softmax in float32 over all experts of `x` times the router. Mixtral (`renormalise`) and Qwen 3 MoE
+        (`norm_topk_prob`) differ in nothing but the last step.
+
         Args:
+            x: [T, width]. router: weight [experts, width]. T may be 0.
             gate_up: [experts, 2 × expert width, width], gate first. down: [experts, width, expert width].
-            renormalise: whether the probabilities of the chosen add up to 1.
+            renormalise: whether the probabilities of the chosen are made to add up to 1.
+
+        Returns:
+            [T, width] in the dtype of `x`.
         """
 
     def logits(self, x: Tensor, head: Dense) -> Tensor:
@@ -140,7 +160,8 @@ class Operators(Protocol):
     def sample(self, logits: Tensor, how: SamplingBatch) -> Tensor:
         """Choose one token a row of `logits` [R, vocabulary].
 
-        Temperature comes first, then min-p, top-k and top-p, each on what the one before left.
+        The repetition penalty comes first (Keskar et al. 2019: positive logits of what was seen are divided by it, others
+        multiplied), for greedy rows too; then temperature, min-p, top-k and top-p, each on what the one before left.
 
         Returns:
             [R] int64.

@@ -1,7 +1,7 @@
-"""Choosing tokens in plain torch: temperature, min-p, top-k, top-p, and a draw without a synchronisation.
+"""Choosing tokens in plain torch: repetition penalty, temperature, min-p, top-k, top-p, and a draw without a synchronisation.
 
-A token is drawn as `argmax(p / e)` with standard exponential noise `e`, which picks token v with probability p_v. The order of
-the filters is vLLM's (`vllm/v1/sample/sampler.py`); for top-k before top-p, Hugging Face agrees.
+A token is drawn as `argmax(p / e)`, in logarithms, with standard exponential noise `e`, which picks token v with probability
+p_v. The order of the filters is vLLM's (`vllm/v1/sample/sampler.py`); for top-k before top-p, Hugging Face agrees.
 """
 
 from __future__ import annotations
@@ -15,16 +15,31 @@ from backends.ops.noise import exponential
 
 def choose(logits: Tensor, how: SamplingBatch) -> Tensor:
     """See `backends.ops.base.Operators.sample`. Of equal logits a greedy row takes the lowest id."""
+    if how.penalty is not None:
+        logits = penalised(logits, how.penalty, how.seen_rows, how.seen_ids)
     best = logits.argmax(dim=-1)
     if how.greedy:
         return best
     drawn = torch.where(how.temperature > 0, how.temperature, 1.0)
     scaled = logits.float() / drawn[:, None]
+    scaled = scaled - scaled.amax(dim=-1, keepdim=True)  # small numbers keep their digits beside the noise
     if how.filtered:
         scaled = filtered(scaled, how.top_k, how.top_p, how.min_p)
     noise = exponential(how.seed, how.request, how.sample, how.position, logits.shape[-1])
-    picked = (torch.log_softmax(scaled, dim=-1) - torch.log(noise)).argmax(dim=-1)
+    picked = (scaled - torch.log(noise)).argmax(dim=-1)
     return torch.where(how.temperature > 0, picked, best)
+
+
+def penalised(logits: Tensor, penalty: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+    """A copy of `logits` [R, vocabulary] in float32 in which those at (rows, ids) [N] are less likely by `penalty` [R].
+
+    A pair that comes twice counts once.
+    """
+    before = logits[rows, ids].float()
+    factor = penalty[rows]
+    result = logits.to(torch.float32, copy=True)
+    result[rows, ids] = torch.where(before > 0, before / factor, before * factor)
+    return result
 
 
 def filtered(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:

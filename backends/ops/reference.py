@@ -10,6 +10,9 @@ from backends.ops.attention import paged_attention
 from backends.ops.base import Dense, PackedBatch, SamplingBatch
 from backends.ops.choose import choose
 
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+"""Formats of pages that carry a scale."""
+
 
 class ReferenceOperators:
     """Implements `backends.ops.base.Operators`; see there for shapes."""
@@ -37,32 +40,35 @@ class ReferenceOperators:
         return angles.cos() * scale, angles.sin() * scale
 
     def rope_and_cache(
-        self, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Tensor, Tensor], k_pages: Tensor, v_pages: Tensor, slots: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Tensor, Tensor], k_pages: Tensor, v_pages: Tensor, slots: Tensor,
+        *, kv_scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
         k = _rotate(k, *rotary)
         kept = slots >= 0
         if not bool(kept.all()):
             k, v, slots = k[kept], v[kept], slots[kept]
-        for pages, new in ((k_pages, k), (v_pages, v)):
+        for pages, new, scale in zip((k_pages, v_pages), (k, v), kv_scales, strict=True):
             size = pages.shape[1]
-            pages[slots // size, slots % size] = new.to(pages.dtype)
+            stored = quantised(new, scale, pages.dtype) if pages.dtype in FP8 else new.to(pages.dtype)
+            _bits(pages)[slots // size, slots % size] = _bits(stored)
         return _rotate(q, *rotary)
 
     def attention(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, *, scale: float, window: int = 0,
-        softcap: float = 0.0,
+        softcap: float = 0.0, kv_scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
-        return paged_attention(q, k_pages, v_pages, batch, scale, window, softcap)
+        if k_pages.dtype not in FP8:
+            return paged_attention(q, k_pages, v_pages, batch, scale, window, softcap)
+        k_scale, v_scale = kv_scales
+        out = paged_attention(q.float(), k_pages, v_pages, batch, scale * k_scale, window, softcap)
+        return (out * v_scale).to(q.dtype)
 
     def silu_mul(self, x: Tensor) -> Tensor:
         gate, up = x.float().chunk(2, dim=-1)
         return (F.silu(gate) * up).to(x.dtype)
 
     def experts(self, x: Tensor, router: Dense, gate_up: Tensor, down: Tensor, top_k: int, renormalise: bool) -> Tensor:
-        chances = torch.softmax(self.linear(x, router).float(), dim=-1)
-        weights, chosen = torch.topk(chances, top_k, dim=-1)
-        if renormalise:
-            weights = weights / weights.sum(-1, keepdim=True)
+        weights, chosen = route(self.linear(x, router), top_k, renormalise)
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         for expert in chosen.unique().tolist():
             tokens, rank = torch.where(chosen == expert)
@@ -75,6 +81,25 @@ class ReferenceOperators:
 
     def sample(self, logits: Tensor, how: SamplingBatch) -> Tensor:
         return choose(logits, how)
+
+
+def route(scores: Tensor, top_k: int, renormalise: bool) -> tuple[Tensor, Tensor]:
+    """Probabilities in float32 and numbers of the experts that each token of `scores` [T, experts] visits, both [T, top_k]."""
+    weights, chosen = torch.topk(torch.softmax(scores.float(), dim=-1), top_k, dim=-1)
+    if renormalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights, chosen
+
+
+def quantised(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """`x / scale` in fp8; what is too large becomes the largest value of the format, never infinity."""
+    most = torch.finfo(dtype).max
+    return (x.float() / scale).clamp(-most, most).to(dtype)
+
+
+def _bits(x: Tensor) -> Tensor:
+    """fp8 as bytes: torch has no indexing of fp8 tensors on every device."""
+    return x.view(torch.uint8) if x.dtype in FP8 else x
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -4,14 +4,14 @@ Plans are carried out in the order they come: block copies, what goes to the hos
 decoding sequences in one forward pass. With two plans in flight the second is packed before the tokens of the first are known
 here; they are on the device, in a list of every sequence's latest token, and never make the way through the host.
 
-Rows that a static batch pads or that have ended in it are not computed.
+What a static batch pads, and rows of it that have ended, are computed too, on a page that nobody has.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,25 +23,30 @@ from backends.torch.kv import TokenPagedAllocator, TokenRadixAllocator, page_ids
 from backends.torch.pack import Draw, Row, pack
 from backends.torch.pool import KVPool
 from backends.torch.sampling import SamplingParams
-from backends.torch.tokens import TokenBook, Tokens, Vocabulary
+from backends.torch.tokens import Decode, TokenBook, Tokens, Vocabulary
 from sim.engine.plan import StepOutcome, StepPlan
 from sim.engine.sequence import Sequence
 from sim.engine.step import PlanError
 from sim.kv.base import KVAllocator
-from workloads.errors import InputError
+from workloads.errors import InputError, Place
 
 _FIRST_PLACES = 64
+_NOBODY = Tokens(array("i"), 0, 0, frozenset(), SamplingParams())
 
 
 @dataclass(slots=True)
 class Flight:
-    """A plan on its way: the drawn tokens, in the order of `draws`, and on a GPU the event after which they are here."""
+    """A plan on its way: the drawn tokens, in the order of `draws`, and on a GPU the event after which they are here.
+
+    `logprobs`, where anybody wants them: of each drawn token [R], and the likeliest and their ids [R, most that is wanted].
+    """
 
     draws: list[Draw]
     drawn: Tensor | None
     event: torch.cuda.Event | None
     end: float
     steps: int = 1
+    logprobs: tuple[Tensor, Tensor, Tensor] | None = None
 
 
 class TorchExecutor:
@@ -52,24 +57,29 @@ class TorchExecutor:
         seed: of made-up prompts and of draws.
         forced_lengths: answers have exactly as many tokens as their request says, for benchmarks: nothing else ends them.
         sampling: for requests that were given none of their own.
+        decode: from token ids to text; needed where texts end answers.
 
     Attributes:
         book: token ids of all sequences.
         pool: keys and values, once an allocator is attached.
+        on_end: called with a sequence and its tokens when it has ended or was dropped.
         logits: of the last step, if `keep_logits` is set; for tests and logprobs.
     """
 
     def __init__(
-        self, model: Model, *, seed: int = 0, forced_lengths: bool = False, sampling: SamplingParams | None = None
-    ) -> None:
+        self, model: Model, *, seed: int = 0, forced_lengths: bool = False, sampling: SamplingParams | None = None,
+        decode: Decode | None = None,
+    ) -> None:  # fmt: skip
         self.model = model
         self.knows_lengths = forced_lengths
         architecture = model.architecture
         self.book = TokenBook(Vocabulary(architecture.spec.vocab, seed, architecture.special_ids))
         self.pool: KVPool | None = None
+        self.on_end: Callable[[Sequence, Tokens], None] | None = None
         self.keep_logits = False
         self.logits: Tensor | None = None
         self._sampling = sampling or SamplingParams()
+        self._decode = decode
         self._seed = seed
         self._given: dict[int, tuple[array[int] | None, SamplingParams]] = {}
         self._latest = torch.zeros(_FIRST_PLACES, dtype=torch.int64, device=model.device)
@@ -87,7 +97,10 @@ class TorchExecutor:
         spec = self.model.architecture.spec
         size = allocator.block_size
         self._allocator, self._ahead = allocator, depth > 1
-        self.pool = KVPool(spec, allocator.capacity // size, size, self.model.dtype, self.model.device)
+        pages = allocator.capacity // size
+        self.pool = KVPool(spec, pages + 1, size, self.model.dtype, self.model.device)
+        self.pool.cache[:, :, pages] = 0.0
+        self._nobodys = pages
         if isinstance(allocator, TokenPagedAllocator | TokenRadixAllocator):
             allocator.book = self.book
 
@@ -113,6 +126,8 @@ class TorchExecutor:
         """
         ids = None if prompt is None else array("i", prompt)
         vocabulary = self.model.architecture.spec.vocab
+        if sampling is not None and sampling.stop and self._decode is None:
+            raise InputError("texts that stop an answer need the model's tokenizer", place=Place(key="stop"))
         if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
             raise InputError(f"request {row}: token ids must be 0 to {vocabulary - 1}, found {min(ids)} to {max(ids)}")
         self._given[row] = ids, sampling or self._sampling
@@ -123,11 +138,12 @@ class TorchExecutor:
         if len(ids) != seq.prompt_tokens:
             raise InputError(f"request {seq.row} has {len(ids)} token ids, but says {seq.prompt_tokens}")
         stops: set[int] = set()
+        decode = None if self.knows_lengths else self._decode
         if not self.knows_lengths:
             stops.update(sampling.stop_token_ids)
             if not sampling.ignore_eos:
                 stops.update(self.model.architecture.stop_ids)
-        self.book[seq] = Tokens(ids, len(ids), output_tokens, frozenset(stops), sampling)
+        self.book[seq] = Tokens(ids, len(ids), output_tokens, frozenset(stops), sampling, decode)
 
     def length(self, seq: Sequence) -> int:
         """The length of an answer, where lengths are forced."""
@@ -143,6 +159,8 @@ class TorchExecutor:
 
     def forget(self, seq: Sequence) -> None:
         tokens = self.book[seq]
+        if self.on_end is not None:
+            self.on_end(seq, tokens)
         tokens.over = True
         tokens.host = None
         if tokens.last >= 0:
@@ -166,7 +184,11 @@ class TorchExecutor:
             return self._sent([], None)
         drawn = self.model.operators.sample(logits, packed.sampling)
         self._latest[packed.places] = drawn
-        return self._sent(packed.draws, drawn)
+        flight = self._sent(packed.draws, drawn)
+        wanted = [draw.tokens.sampling.logprobs for draw in packed.draws]
+        if any(each is not None for each in wanted):
+            flight.logprobs = _logprobs(logits, drawn, max(each or 0 for each in wanted))
+        return flight
 
     def collect(self, ticket: Flight) -> StepOutcome:
         """Wait for a plan. With one plan in flight, first tokens of parallel samples join `tokens` when the plan has landed:
@@ -177,6 +199,8 @@ class TorchExecutor:
         ended: list[Sequence] = []
         tokens = self._said = {}
         ids = [] if ticket.drawn is None else ticket.drawn.tolist()
+        if ticket.logprobs is not None:
+            _note_logprobs(ticket, ids)
         for (seq, mine, _, guest), token in zip(ticket.draws, ids, strict=True):
             if mine.over:  # it ended or was dropped meanwhile
                 continue
@@ -229,11 +253,21 @@ class TorchExecutor:
                 draws = [self._draw(each, past + count, each is not seq) for each in (seq, *seq.siblings)]
             pages = self._pages(seq, past + count, -1)
             rows.append(Row(self.book[seq], past, count, pages, draws))
+            if chunk.width > count:
+                rows.append(self._dead(past + count, chunk.width - count))
         for seq in plan.decoding():
             known = seq.known
             pages = self._pages(seq, known, seq.join_tick)
             rows.append(Row(self.book[seq], known - 1, 1, pages, [self._draw(seq, known)]))
+        if plan.cohort is not None and plan.rows > plan.cohort.size:
+            width = plan.context // plan.rows
+            rows += [self._dead(width - 1, 1) for _ in range(plan.rows - plan.cohort.size)]
         return rows
+
+    def _dead(self, past: int, count: int) -> Row:
+        """Tokens that are nobody's."""
+        pages = np.full(-(-(past + count) // self.pool.page_size), self._nobodys)
+        return Row(_NOBODY, past, count, pages, dead=True)
 
     def _draw(self, seq: Sequence, position: int, guest: bool = False) -> Draw:
         tokens = self.book[seq]
@@ -254,3 +288,19 @@ class TorchExecutor:
         if len(mine.pages) < need:
             raise PlanError(f"{seq} has {len(mine.pages)} pages of KV for {tokens} tokens, {need} are needed")
         return mine.pages
+
+
+def _logprobs(logits: Tensor, drawn: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """See `Flight.logprobs`."""
+    all_ = torch.log_softmax(logits.float(), dim=-1)
+    top = all_.topk(min(most, all_.shape[-1]), dim=-1)
+    return all_.gather(1, drawn[:, None])[:, 0], top.values, top.indices
+
+
+def _note_logprobs(ticket: Flight, ids: list[int]) -> None:
+    own, values, names = (tensor.tolist() for tensor in ticket.logprobs)
+    for index, (draw, token) in enumerate(zip(ticket.draws, ids, strict=True)):
+        most = draw.tokens.sampling.logprobs
+        if most is not None and not draw.tokens.over:
+            found = dict(zip(names[index][:most], values[index][:most], strict=True))
+            draw.tokens.logprobs[draw.position] = {token: own[index], **found}

@@ -31,13 +31,17 @@ class Draw(NamedTuple):
 
 
 class Row(NamedTuple):
-    """`count` tokens of a sequence after its first `past`, with its pages, and what is drawn from the last of them."""
+    """`count` tokens of a sequence after its first `past`, with its pages, and what is drawn from the last of them.
+
+    `dead`: computed for nothing, as a static batch has it; its keys and values are not kept.
+    """
 
     tokens: Tokens
     past: int
     count: int
     pages: np.ndarray
     draws: Seq[Draw] = ()
+    dead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ def pack(rows: Seq[Row], page_size: int, latest: Tensor, seed: int) -> Packed:
     owner = np.repeat(np.arange(len(rows)), queries)
     positions = np.arange(starts[-1]) + np.repeat(past - starts[:-1], queries)
     slots = tables[owner, positions // page_size] * page_size + positions % page_size
+    if any(row.dead for row in rows):
+        slots[np.repeat([row.dead for row in rows], queries)] = -1
     ids, source = _ids(rows, starts)
     draws = [draw for row in rows for draw in row.draws]
     drawn = np.repeat(starts[1:] - 1, [len(row.draws) for row in rows])
@@ -75,7 +81,7 @@ def pack(rows: Seq[Row], page_size: int, latest: Tensor, seed: int) -> Packed:
     if (source >= 0).any():
         ids_there = torch.where(source_there >= 0, latest[source_there.clamp(min=0)], ids_there)
     packed = PackedBatch(ids_there, *batch, queries, lengths)
-    return Packed(packed, _sampling(draws, sent[9:]), places_there, draws)
+    return Packed(packed, _sampling(draws, sent[9:], latest), places_there, draws)
 
 
 def _tables(rows: Seq[Row], lengths: np.ndarray, page_size: int) -> np.ndarray:
@@ -113,12 +119,37 @@ def _signed(seed: int) -> int:
     return seed - _WRAP if seed >= _WRAP // 2 else seed
 
 
-def _sampling(draws: Seq[Draw], sent: Seq[Tensor]) -> SamplingBatch:
+def _seen(draws: Seq[Draw], latest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Penalties [R], and (row, token id) of all that rows with a penalty have seen; the last token may be known to the device
+    alone."""
+    rows, ids, waiting, places = [], [], [], []
+    for index, draw in enumerate(draws):
+        if draw.tokens.sampling.repetition_penalty != 1:
+            known = np.unique(np.frombuffer(draw.tokens.ids[: draw.position], np.int32)).astype(np.int64)
+            rows.append(np.full(len(known), index, np.int64))
+            ids.append(known)
+            if len(draw.tokens.ids) < draw.position:
+                waiting.append(index)
+                places.append(draw.tokens.last)
+    penalty = np.array([draw.tokens.sampling.repetition_penalty for draw in draws], np.float64)
+    columns = [
+        penalty,
+        np.concatenate(rows),
+        np.concatenate(ids),
+        np.array(waiting, np.int64),
+        np.array(places, np.int64),
+    ]
+    penalty_there, rows_there, ids_there, waiting_there, places_there = to_device(columns, latest.device)
+    return penalty_there, torch.cat((rows_there, waiting_there)), torch.cat((ids_there, latest[places_there]))
+
+
+def _sampling(draws: Seq[Draw], sent: Seq[Tensor], latest: Tensor) -> SamplingBatch:
     temperature, top_p, min_p, top_k, seed, request, sample, position = sent
     how: set[SamplingParams] = {draw.tokens.sampling for draw in draws}
     greedy = not any(each.temperature for each in how)
     filtered = any(each.filters for each in how if each.temperature)
-    return SamplingBatch(temperature, top_k, top_p, min_p, seed, request, sample, position, greedy, filtered)
+    seen = _seen(draws, latest) if any(each.repetition_penalty != 1 for each in how) else (None, None, None)
+    return SamplingBatch(temperature, top_k, top_p, min_p, seed, request, sample, position, greedy, filtered, *seen)
 
 
 def to_device(arrays: Seq[np.ndarray], device: torch.device) -> list[Tensor]:

@@ -7,7 +7,7 @@ same, so that prompts which share spans share tokens, and prompts which do not, 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,9 @@ _MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+
+
+Decode = Callable[[list[int]], str]
 
 
 class Vocabulary:
@@ -63,6 +66,8 @@ class Tokens:
         prompt: how many of them are the prompt.
         most: tokens of the answer at most. stops: ids that end it.
         sampling: how tokens are chosen.
+        decode: from token ids to text, where texts can end it.
+        logprobs: position → token id → log-probability, where they were asked for.
         over: whether its answer has ended, or it was dropped; what is still computed for it is thrown away.
         split: whether this parallel sample has memory of its own. pending: its first token until then.
         last: its place in the device's list of latest tokens, −1: none yet.
@@ -75,6 +80,8 @@ class Tokens:
     most: int
     stops: frozenset[int]
     sampling: SamplingParams
+    decode: Decode | None = None
+    logprobs: dict[int, dict[int, float]] = field(default_factory=dict)
     over: bool = False
     split: bool = False
     pending: int | None = None
@@ -98,7 +105,28 @@ class Tokens:
 
     def ends_with(self, token: int) -> bool:
         """Whether this would be the answer's last token."""
-        return token in self.stops or len(self.ids) - self.prompt + 1 >= self.most
+        return len(self.ids) - self.prompt + 1 >= self.most or self.stops_with(token)
+
+    def stops_with(self, token: int) -> bool:
+        """Whether this token, or the text that it completes, is a stop."""
+        if token in self.stops:
+            return True
+        if self.decode is None or not self.sampling.stop:
+            return False
+        # A character takes at most a few tokens and a token has at least a byte, so that this much holds any stop text.
+        reach = max(len(stop.encode()) for stop in self.sampling.stop) + 4
+        text = self.decode([*self.ids[max(self.prompt, len(self.ids) - reach) :], token])
+        return any(stop in text for stop in self.sampling.stop)
+
+    @property
+    def reason(self) -> str:
+        """Why the answer ended, in vLLM's words: `stop` or `length`; empty while it goes on."""
+        if not self.over or len(self.ids) == self.prompt:
+            return ""
+        last = self.ids.pop()
+        stopped = self.stops_with(last)
+        self.ids.append(last)
+        return "stop" if stopped else "length"
 
     def add(self, token: int) -> bool:
         """One more generated token; whether it ends the answer."""
@@ -136,6 +164,11 @@ class TokenBook:
             if have < length:
                 ids.frombytes(self._vocabulary.tokens(content, offset + have, length - have).tobytes())
         return ids
+
+    def answer(self, row: int) -> list[int] | None:
+        """The complete answer of a request's first sample; None if there is none."""
+        said = self._answers.get(answer_content(row))
+        return None if said is None else said.tolist()
 
     def bind(self, seq: Sequence) -> None:
         """The answer of a sequence is complete: spans that name it mean these tokens from now on."""

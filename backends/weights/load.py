@@ -14,6 +14,7 @@ from backends.model.model import Model
 from backends.model.parameters import Parameters, allocate
 from backends.ops.base import Operators
 from backends.ops.reference import ReferenceOperators
+from backends.weights.device import GIB, memory
 from backends.weights.dummy import fill_randomly
 from backends.weights.files import weight_files
 from backends.weights.names import IGNORED, places
@@ -27,34 +28,55 @@ Progress = Callable[[int, int], None]
 
 
 def load_model(
-    path: Path | str, *, device: torch.device | str = "cpu", dtype: str = "auto", load: str = "auto", seed: int = 0,
-    operators: Operators | None = None, progress: Progress | None = None,
+    source: Path | str | Architecture, *, device: torch.device | str = "cpu", dtype: str = "auto", load: str = "auto",
+    seed: int = 0, operators: Operators | None = None, progress: Progress | None = None,
 ) -> Model:  # fmt: skip
     """A model from a local Hugging Face folder.
 
     Args:
-        path: the folder; for `load="dummy"` a `config.json` will do.
+        source: the folder; for `load="dummy"` a `config.json` or an architecture will do.
         dtype: of weights and activations: `bf16`, `fp16`, `fp32`, or `auto` for the checkpoint's own.
         load: `auto` reads the weights, `dummy` makes them up from `seed`.
         operators: who computes; plain torch by default.
 
     Raises:
-        InputError: a missing, damaged or unsupported file.
+        InputError: a missing, damaged or unsupported file, or more weights than the device has memory.
     """
     if load not in LOADS:
         raise unknown_name("way to load", load, LOADS)
-    path = Path(path)
-    architecture = read_architecture(path)
+    known = isinstance(source, Architecture)
+    architecture = source if known else read_architecture(Path(source))
     name = architecture.spec.dtype if dtype == "auto" else dtype
     if name not in DTYPES:
         raise unknown_name("dtype", name, DTYPES)
-    files = weight_files(path) if load == "auto" else []  # complains before it takes the memory
+    if known and load == "auto":
+        raise InputError(
+            f"{architecture.spec.name} is an architecture without weights", hint="load: dummy makes them up"
+        )
+    files = [] if load == "dummy" else weight_files(Path(source))  # complains before it takes the memory
+    check_weights(architecture, DTYPES[name], torch.device(device))
     parameters = allocate(architecture, DTYPES[name], device)
     if load == "dummy":
         fill_randomly(architecture, parameters, seed, progress)
     else:
         load_weights(architecture, parameters, files, progress)
     return Model(architecture, parameters, operators or ReferenceOperators())
+
+
+def check_weights(architecture: Architecture, dtype: torch.dtype, device: torch.device) -> None:
+    """See that the weights fit into the device's free memory, before any of it is taken.
+
+    Raises:
+        InputError: with what they need and what is there.
+    """
+    spec = architecture.spec
+    need, free = spec.params_total * dtype.itemsize, memory(device).free
+    if need > free:
+        raise InputError(
+            f"{spec.name} does not fit: {spec.params_total / 1e9:.2f} billion weights in {str(dtype)[6:]} take "
+            f"{need / GIB:.1f} GiB, {free / GIB:.1f} GiB are free on {device.type}",
+            place=Place(key="model"), hint="take a smaller model or dtype, or another device",
+        )  # fmt: skip
 
 
 def load_weights(

@@ -13,6 +13,7 @@ from backends.model.parameters import allocate
 from backends.weights.dummy import fill_randomly
 from backends.weights.files import INDEX, SINGLE
 from backends.weights.names import places
+from backends.weights.tiny_tokenizer import write_byte_tokenizer
 from workloads.errors import OutputError, unknown_name
 
 _SHARED = {
@@ -74,7 +75,9 @@ def make_tiny(kind: str, folder: Path | str, seed: int = 0, shards: int = 1) -> 
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(_SHARED | TINY[kind], indent=2) + "\n", "utf-8")
+        config = _SHARED | TINY[kind]
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        write_byte_tokenizer(folder, config["vocab_size"])
     except OSError as error:
         raise OutputError(f"cannot write {folder}: {error.strerror}") from None
     architecture = read_architecture(folder)

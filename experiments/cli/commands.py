@@ -1,16 +1,20 @@
 """The commands of `bench`, put together."""
 
 from experiments.cli.bench import app
+from experiments.cli.calibrate import calibrate
 from experiments.cli.doctor import doctor
 from experiments.cli.explain import explain
 from experiments.cli.gate import gate
 from experiments.cli.init import init
 from experiments.cli.lists import list_names
+from experiments.cli.model import model_app
+from experiments.cli.profile import profile
 from experiments.cli.report import report
 from experiments.cli.run import run
 from experiments.cli.size import size
 from experiments.cli.sweep import sweep
 from experiments.cli.trace import trace_app
+from experiments.cli.validate import validate
 
 __all__ = ["app"]
 
@@ -20,6 +24,9 @@ for _name, _command in (
     ("sweep", sweep),
     ("gate", gate),
     ("report", report),
+    ("validate", validate),
+    ("calibrate", calibrate),
+    ("profile", profile),
     ("explain", explain),
     ("size", size),
     ("list", list_names),
@@ -27,4 +34,5 @@ for _name, _command in (
     ("doctor", doctor),
 ):
     app.command(_name)(_command)
+app.add_typer(model_app, name="model")
 app.add_typer(trace_app, name="trace")

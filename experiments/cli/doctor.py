@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 import shutil
 import sys
@@ -125,16 +124,42 @@ def _disk() -> Finding:
 
 
 def _devices() -> list[Finding]:
-    if importlib.util.find_spec("torch") is None:
-        return [Finding("devices", NOTE, "torch is not installed: simulation only")]
+    """The devices that torch sees, and which backends can run here, or why not."""
+    from backends.extra import INSTALL, missing
+
+    simulated = Finding("backend sim", GOOD, "runs here")
+    if names := missing():
+        why = f"{', '.join(names)} not installed: {INSTALL}"
+        return [simulated, Finding("backend torch", NOTE, why), Finding("backend triton", NOTE, why)]
     try:
         import torch
 
-        if not torch.cuda.is_available():
-            return [Finding("devices", NOTE, "no GPU seen by torch: the torch backend runs on the CPU")]
-        return [_device(torch.cuda.get_device_properties(i), i) for i in range(torch.cuda.device_count())]
+        gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        found = [_device(properties, i) for i, properties in enumerate(gpus)]
+        return [simulated, _torch(bool(gpus)), _triton(bool(gpus)), *found]
     except Exception as error:  # a broken installation of torch fails in many ways, all worth saying
-        return [Finding("devices", BAD, f"torch cannot be used: {type(error).__name__}: {error}")]
+        return [simulated, Finding("backend torch", BAD, f"torch cannot be used: {type(error).__name__}: {error}")]
+
+
+def _torch(gpu: bool) -> Finding:
+    from backends.weights.device import device_name, memory, pick_device
+
+    device = pick_device("auto")
+    free = memory(device).free / 2**30
+    where = f"on {device_name(device)}, {free:.1f} GiB of memory free"
+    return Finding("backend torch", GOOD, where if gpu else f"{where}; no GPU is seen, so models run on the CPU")
+
+
+def _triton(gpu: bool) -> Finding:
+    from backends.torch.operators import check_operators
+    from backends.weights.device import pick_device
+    from workloads.errors import InputError
+
+    try:
+        check_operators("triton", pick_device("auto"))
+    except InputError as error:
+        return Finding("backend triton", NOTE, error.message)
+    return Finding("backend triton", GOOD, "runs here")
 
 
 def _device(properties: object, index: int) -> Finding:

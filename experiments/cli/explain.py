@@ -40,9 +40,13 @@ def explain(
       bench explain workload.yaml --prefill 8192 --decode 0 --set engine.quantization=fp8
     """
     from experiments import runner
+    from experiments.registries import REAL
 
     shapes = _shapes(decode, context, prefill)
-    resolved = runner.resolve(options.load(file, settings, backend=backend, gpu=gpu))
+    workload = options.load(file, settings, backend=backend, gpu=gpu)
+    if workload.backend.name in REAL:
+        raise workload.error("backend.name", "steps of a real model have no price", "add --backend sim --gpu NAME")
+    resolved = runner.resolve(workload)
     steps = [(shape, resolved.cost.step_seconds(shape), resolved.cost.explain(shape)) for shape in shapes]
     if json:
         from experiments.cli.run import print_json
@@ -52,9 +56,16 @@ def explain(
                 "config": resolved.config,
                 "memory": asdict(resolved.budget) if resolved.budget else None,
                 "steps": [
-                    {"shape": shape._asdict(), "seconds": seconds, "operators": [asdict(cost) for cost in costs]}
+                    {
+                        "shape": shape._asdict(),
+                        "seconds": seconds,
+                        "uncertainty": _uncertainty(resolved.cost, shape),
+                        "operators": [asdict(cost) for cost in costs],
+                    }
                     for shape, seconds, costs in steps
                 ],
+                "uncertainty": getattr(resolved.cost, "uncertainty", {}),
+                "provenance": list(getattr(resolved.cost, "provenance", ())),
                 "warnings": resolved.warnings,
             }
         )
@@ -68,7 +79,8 @@ def explain(
     _memory(console, resolved.budget)
     sources: dict[str, int] = {}
     for shape, seconds, costs in steps:
-        _step(console, shape, seconds, costs, sources)
+        _step(console, shape, seconds, costs, sources, _uncertainty(resolved.cost, shape))
+    _front_end(console, resolved.cost, sources)
     console.print("\nwhere the figures are from")
     for source, number in sources.items():
         console.print(Text(f"[{number}] {source}"), soft_wrap=not console.is_terminal)
@@ -123,15 +135,36 @@ def _memory(console: Console, budget: Any) -> None:
     console.print(table)
 
 
+def _uncertainty(cost: Any, shape: StepShape) -> float:
+    """Relative standard deviation of a step's time; 0 where the cost model states none."""
+    return cost.step_uncertainty(shape) if hasattr(cost, "step_uncertainty") else 0.0
+
+
+def _front_end(console: Console, cost: Any, sources: dict[str, int]) -> None:
+    """Time outside the steps."""
+    front = getattr(cost, "front_end", None)
+    if front is None:
+        return
+    number = sources.setdefault(front.source, len(sources) + 1)
+    console.print(
+        f"\noutside the steps: {front.base * 1e3:g} ms a request and {front.input_token * 1e6:g} us a prompt token before the "
+        f"engine, {front.token_seconds * 1e3:g} ms from a step to the client \\[{number}]"
+    )
+
+
 def _step(
-    console: Console, shape: StepShape, seconds: float, costs: list[OperatorCost], sources: dict[str, int]
-) -> None:
+    console: Console, shape: StepShape, seconds: float, costs: list[OperatorCost], sources: dict[str, int],
+    uncertainty: float,
+) -> None:  # fmt: skip
     from rich.table import Table
     from rich.text import Text
 
     parts = [f"{shape.decode_rows} sequences decode over {shape.decode_context:,} tokens"] if shape.decode_rows else []
     parts += [f"{new:,} prompt tokens are computed" for new, _ in shape.chunks]
-    console.print(f"\na step in which {' and '.join(parts)}: {seconds * 1e3:.3f} ms")
+    console.print(
+        f"\na step in which {' and '.join(parts)}: {seconds * 1e3:.3f} ms"
+        + (f", ± {uncertainty:.0%} by the errors of its operators" if uncertainty else "")
+    )
     table = Table(box=None, pad_edge=False)
     for title in ("operator", "ms", "share", "times", "GFLOP", "MB", "bound by", "source"):
         table.add_column(title, justify="left" if title in ("operator", "bound by") else "right")

@@ -193,9 +193,9 @@ def _traces() -> list[Row]:
 
 
 def _backends() -> list[Row]:
-    from experiments.registries import BACKENDS
+    from experiments.registries import BACKENDS, NEEDS
 
-    return [{"name": name, "about": about} for name, about in BACKENDS.items()]
+    return [{"name": name, "about": about, "needs": NEEDS[name]} for name, about in BACKENDS.items()]
 
 
 LISTS: dict[Kind, Callable[[], list[Row]]] = {

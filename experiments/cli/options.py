@@ -17,6 +17,10 @@ Set = Annotated[
 ]
 Backend = Annotated[str | None, typer.Option(metavar="NAME", help="Override backend.name.")]
 Gpu = Annotated[str | None, typer.Option(metavar="NAME", help="Override backend.gpu (`bench list gpus`).")]
+Load = Annotated[
+    str | None,
+    typer.Option("--load", metavar="auto|dummy", help="Override backend.load: dummy makes up a real model's weights."),
+]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Override seed.")]
 Out = Annotated[
     Path | None,
@@ -37,6 +41,7 @@ def load(
     backend: str | None = None,
     gpu: str | None = None,
     seed: int | None = None,
+    weights: str | None = None,
 ) -> Workload:
     """The workload of a file with the command line's overrides on it; the named options win over `--set`."""
     from experiments.workload_file import Override, load_workload, parse_override
@@ -45,6 +50,7 @@ def load(
     named = (
         (("backend", "name"), "--backend", backend),
         (("backend", "gpu"), "--gpu", gpu),
+        (("backend", "load"), "--load", weights),
         (("seed",), "--seed", seed),
     )
     overrides = [parse_override(text) for text in settings or []]

@@ -12,6 +12,9 @@ from experiments.cli.output import check_folder, choose_folder
 from experiments.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from experiments.schema import Workload
     from reports.run_data import RunData
 
 INTERRUPTED, NOTHING_FINISHED = 130, 3
@@ -22,6 +25,7 @@ def run(
     out: options.Out = None,
     backend: options.Backend = None,
     gpu: options.Gpu = None,
+    load: options.Load = None,
     seed: options.Seed = None,
     settings: options.Set = None,
     step: options.Step = False,
@@ -42,8 +46,10 @@ def run(
       bench run workload.yaml --gpu a100-sxm-80gb --set load.concurrency=32
       bench run workload.yaml --set 'engine.scheduler={name: static, max_num_seqs: 8}'
       bench run workload.yaml --json | jq .summary.output_throughput
+      bench run workload.yaml --backend torch --set model=./my-model
+      bench run workload.yaml --backend torch --load dummy
     """
-    workload = options.load(file, settings, backend=backend, gpu=gpu, seed=seed)
+    workload = options.load(file, settings, backend=backend, gpu=gpu, seed=seed, weights=load)
     if workload.sweep:
         from experiments.cli.sweep import run_and_show
 
@@ -80,7 +86,7 @@ def run_one(
     if out is not None:
         check_free(folder, overwrite=overwrite)
     check_folder(folder)
-    resolved = runner.resolve(workload)
+    resolved = _resolve(workload, show)
     if show:
         from experiments.cli.console import stdout
         from reports.plan import print_plan
@@ -96,6 +102,17 @@ def run_one(
             if out is not None:
                 raise
             folder = choose_folder(None, workload.name)
+
+
+def _resolve(workload: Workload, show: bool) -> Any:
+    """Resolve a workload, with a progress bar where a model is read."""
+    from experiments import runner
+    from experiments.registries import REAL
+
+    if workload.backend.name not in REAL:
+        return runner.resolve(workload)
+    with Progress("loading the model", enabled=show) as progress:
+        return runner.resolve(workload, progress)
 
 
 def finish(data: RunData) -> None:
@@ -140,4 +157,18 @@ def _show(data: RunData, summary: dict, folder: Path) -> None:
     from experiments.cli.console import stdout
     from reports.console import print_summary
 
-    print_summary(data, summary, stdout(), out=folder)
+    console = stdout()
+    print_summary(data, summary, console, out=folder)
+    for sample in data.host.get("answers", ())[:1]:
+        _show_answer(sample, console)
+
+
+def _show_answer(sample: dict[str, str], console: Console) -> None:
+    """One question and what the model said to it."""
+    from rich.text import Text
+
+    from reports.wording import clean, encodable
+
+    for label, key in (("asked", "prompt"), ("said", "answer")):
+        text = encodable(clean(sample[key], 400), console.encoding)
+        console.print(Text(f"{label:<7}", "dim") + Text(text), highlight=False, soft_wrap=not console.is_terminal)

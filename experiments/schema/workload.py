@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
+from experiments import registries
 from experiments.schema.base import Milliseconds, Section, Text, Wrong, registered, wrong_from
+from experiments.schema.cost import CostSection
 from experiments.schema.engine import EngineSection
+from experiments.schema.sampling import SamplingSection
 from experiments.schema.sweep import Axis
 from experiments.schema.traffic import TrafficSection
 from workloads.errors import InputError, Place
@@ -42,8 +45,26 @@ def model_source(name: str, folder: Path) -> str:
 def _model(name: str, info: ValidationInfo) -> str:
     from sim.models import load_model
 
+    source = model_source(name, (info.context or {}).get("folder", Path()))
+    backend = info.data.get("backend")
+    path = registries.is_hub_id(source) or source.startswith((".", "/", "~"))
+    if backend is not None and backend.name in registries.REAL and path:
+        return name  # a folder that is yet to be made, or a repository of the hub: looked for when it is needed
     try:
-        load_model(model_source(name, (info.context or {}).get("folder", Path())))
+        load_model(source)
+    except InputError as error:
+        raise wrong_from(error, "") from None
+    return name
+
+
+def gpu_source(name: str, folder: Path) -> str:
+    """A GPU's name, or the path of a description, from the workload file's folder."""
+    return str(folder / Path(name).expanduser()) if name.endswith(".toml") else name
+
+
+def _gpu(name: str, info: ValidationInfo) -> str:
+    try:
+        registries.check("gpu", gpu_source(name, (info.context or {}).get("folder", Path())))
     except InputError as error:
         raise wrong_from(error, "") from None
     return name
@@ -53,14 +74,20 @@ class BackendSection(Section):
     """`backend`: who runs the steps.
 
     Attributes:
-        name: `sim` (virtual time), `torch`, `triton` or `http`.
-        gpu: a name from `bench list gpus`, or a description of your own.
+        name: `sim` (virtual time), `torch` or `triton` (a real model, here).
+        gpu: `sim` only: a name from `bench list gpus`, or a file that describes a device (`bench profile` writes one).
+        load: real models: `auto` reads the checkpoint, `dummy` makes weights up, so that none is needed.
+        dtype: real models: of weights, activations and KV; `auto` is the checkpoint's own.
+        device: real models: `cpu` or `cuda`; `auto` is a GPU where there is one.
         base_url: `http` only: the server's OpenAI-compatible root.
         api_key_env: `http` only: the environment variable that holds its key (the key itself is never written down).
     """
 
     name: Annotated[str, registered("backend")] = "sim"
-    gpu: Annotated[str, registered("gpu")] | None = None
+    gpu: Annotated[str, AfterValidator(_gpu)] | None = None
+    load: Literal["auto", "dummy"] | None = None
+    dtype: Literal["auto", "bf16", "fp16", "fp32"] | None = None
+    device: Literal["auto", "cpu", "cuda"] | None = None
     base_url: Annotated[str, AfterValidator(_url)] | None = None
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
 
@@ -118,10 +145,12 @@ class Workload(Section):
 
     name: Text
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    model: Annotated[Text, AfterValidator(_model)]
     backend: BackendSection
+    model: Annotated[Text, AfterValidator(_model)]
     engine: EngineSection = EngineSection()
+    cost: CostSection = CostSection()
     traffic: TrafficSection
+    sampling: SamplingSection = SamplingSection()
     load: LoadSection = LoadSection()
     slo: SLOSection = SLOSection()
     sweep: dict[str, Axis] = Field(default_factory=dict)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from sim.cost.assemble import StepOperators
 from sim.cost.base import DecodeLine, OperatorCost, StepShape
+from sim.cost.coverage import step_deviation
 from sim.cost.explain import explain_step, provenance
 from sim.cost.graphs import padded
 from sim.cost.host import FrontEnd, Host
@@ -78,17 +79,24 @@ class AnalyticCost:
         self.notes = operators.notes
         self._graphs, self._largest, self._piecewise = graphs, graphs[-1] if graphs else 0, piecewise
         self._stages = stages
+        self._plain = stages == 1 and not operators.windowed_layers
         self._launch = operators.launches * host.launch
         self._tokens: dict[int, float] = {}
         self._rows: dict[int, float] = {}
         self._lines: dict[int, dict[int, DecodeLine]] = {}
+
+    def with_times(self, host: Host, front_end: FrontEnd) -> AnalyticCost:
+        """The same operators with another host and front end; nothing priced so far is shared."""
+        return AnalyticCost(
+            self.operators, host, front_end, self._graphs, stages=self._stages, piecewise=self._piecewise
+        )  # fmt: skip
 
     # The three methods of the protocol
 
     def step_seconds(self, shape: StepShape) -> float:
         """Duration of a step, seconds. Decode-only steps are read off `decode_line`, dead rows counted as rows."""
         if shape.chunks:
-            gpu, _ = self.device_seconds(self.mixed_sizes(shape))
+            gpu = self._plain_seconds(shape) if self._plain else self.device_seconds(self.mixed_sizes(shape))[0]
             seconds = gpu + self.host.visible(gpu, shape.decode_rows + len(shape.chunks))
         else:
             context = shape.decode_context + shape.padding_context
@@ -118,11 +126,46 @@ class AnalyticCost:
         return explain_step(self, shape)
 
     @property
+    def uncertainty(self) -> dict[str, float]:
+        """Operator class → standard deviation of the logarithm of its time (`sim.cost.coverage.class_of` names them)."""
+        return dict(self.operators.uncertainty)
+
+    def step_uncertainty(self, shape: StepShape) -> float:
+        """Standard deviation of the logarithm of a whole step's time."""
+        return step_deviation(self.explain(shape), self.operators.uncertainty)
+
+    @property
     def provenance(self) -> list[dict]:
         """Where the figures are from: {"what", "value", "source"} of every operator, the host and the front end."""
         return provenance(self)
 
     # Pricing
+
+    def _plain_seconds(self, shape: StepShape) -> float:
+        """`device_seconds(mixed_sizes(shape))`, bit for bit, for one stage without windows: most steps, so written out."""
+        ops, rows = self.operators, shape.decode_rows
+        tokens = pairs = keys = tile_rows = 0
+        for new, past in shape.chunks:
+            tokens += new
+            pairs += new * (new + 2 * past)
+            keys += new + past
+            tile_rows += new if new > 128 else 128
+        size = rows + tokens + shape.padding_tokens
+        captured = self._piecewise and size <= self._largest
+        if captured:
+            size = padded(self._graphs, size)
+        gpu = self._tokens.get(size)
+        if gpu is None:
+            gpu = self._token_seconds(size)
+        if shape.sampled:
+            sampled = self._rows.get(shape.sampled)
+            gpu += self._row_seconds(shape.sampled) if sampled is None else sampled
+        layers = ops.full_layers
+        gpu += layers * ops.prefill.seconds(tokens, pairs, keys, tile_rows / 128)
+        context = shape.decode_context + shape.padding_context
+        if context or rows:
+            gpu += layers * ops.decode.seconds(rows, context)
+        return gpu if captured or gpu >= self._launch else self._launch
 
     def _line(self, rows: int, at: int) -> DecodeLine:
         low, high = KNOTS[at], KNOTS[at + 1]

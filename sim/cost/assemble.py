@@ -6,17 +6,20 @@ and the two attentions. Everything is per GPU; `count` is how often an operator 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.config import EngineConfig
 from sim.cost.constants import Constants, ElementwiseConstants
+from sim.cost.coverage import FIXED, deviation, outside, sentence
+from sim.cost.experts import GroupedGemm
+from sim.cost.forms import section_of
 from sim.cost.operators import (
     AllReduce,
     DecodeAttention,
     Elementwise,
     Gemm,
-    GroupedGemm,
     LatentAttention,
     Operator,
     PrefillAttention,
@@ -53,7 +56,8 @@ class StepOperators:
         token: sized by the tokens of the step. sample: by rows whose logits are computed. swap: by swapped tokens.
         decode, prefill: attention of one layer. full_layers, windowed_layers, window: which of them see how far.
         launches: kernels of a step, for the time of launching them one by one.
-        notes: what the user should know (fallbacks).
+        notes: what the user should know (fallbacks, and what was not validated).
+        uncertainty: operator class → standard deviation of the log of its time (see `sim.cost.coverage`).
     """
 
     token: tuple[Placed, ...]
@@ -66,6 +70,7 @@ class StepOperators:
     window: int
     launches: int
     notes: tuple[str, ...]
+    uncertainty: Mapping[str, float]
 
 
 class Assembler:
@@ -78,14 +83,17 @@ class Assembler:
         config: EngineConfig,
         constants: Constants,
         table: MeasuredTable | None = None,
+        skew: float = 0.0,
     ) -> None:
         parallel = config.parallel
         model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert, parallel.data)
-        self.model, self.gpu, self.constants, self.table = model, gpu, constants, table
+        self.model, self.gpu, self.constants, self.table, self.skew = model, gpu, constants, table, skew
         self.tp, self.pp, self.ep = parallel.tensor, parallel.pipeline, parallel.expert
         self.mode, note = weight_mode_for(config.quantization, model).on(gpu)
         self.kv: KVMode = kv_mode_for(config.kv.dtype, model.dtype)
-        self.notes = (note,) if note else ()
+        unsure = outside(model, gpu, config, self.mode, table is not None)
+        self.notes = ((note,) if note else ()) + sentence(unsure) + tuple(table.notes if table is not None else ())
+        self.uncertainty: dict[str, float] = dict(FIXED)
         self._config = config
 
     def build(self) -> StepOperators:
@@ -105,6 +113,7 @@ class Assembler:
             window=model.window,
             launches=sum(placed.count for placed in token) + 2 * model.layers,
             notes=self.notes,
+            uncertainty=self.uncertainty,
         )
 
     # Linear layers
@@ -132,17 +141,43 @@ class Assembler:
         covered = mode.covers(linear.kind)
         size = mode.linear_bytes(linear, self.model.dtype)
         compute = mode.compute if covered else "bf16"
-        wanted = "weight-only" if covered and mode.weight_only else compute
-        constants = self.constants.gemm.get(wanted)
-        if constants is None:  # INT8 and FP4 matmuls were not measured: the FP8 kernels' shares, at their own peak
-            base = self.constants.gemm["fp8"]
-            constants = replace(base, source=f"{base.source}; taken over for {compute}")
+        wanted = compute
+        if covered and mode.weight_only:
+            wanted = "weight-only"
+        elif covered and compute == "fp8" and mode.group < -1:
+            wanted = "fp8-block"
+        constants = self._taken("gemm", wanted)
         activation = _ACTIVATION_BYTES[mode.activation] if covered else 2.0
         analytic = Gemm(constants, self.gpu, compute, linear.n, linear.k, size, activation)
-        # A table of FP8 kernels includes the quantisation that is priced apart here, so only 16-bit rows are used.
-        if self.table is None or covered:
+        if self.table is None:
             return analytic
-        return self.table.gemm(analytic, "bf16", linear.n, linear.k)
+        rows = {"weight-only": "w8a16" if mode.bits == 8 else "w4a16"}.get(wanted, wanted)
+        quantize = self.constants.quantize if covered and not mode.weight_only else None
+        return self.table.gemm(analytic, rows, linear.n, linear.k, constants, quantize)
+
+    def _taken(self, section: str, kind: str) -> Any:
+        """Constants of a kind, or of the nearest kind that was measured, which their source then says."""
+        found = section_of(self.constants, section, kind)
+        if kind not in getattr(self.constants, section):
+            found = replace(found, source=f"{found.source}; taken over for {kind}")
+            if kind == "fp4":
+                found = self._halved_again(found)
+        self._unsure(section, found)
+        return found
+
+    def _halved_again(self, found: Any) -> Any:
+        """FP8 constants for FP4: going from 16 to 8 bit lost a part of the share of the peak, and so does 8 to 4."""
+        table = self.constants.gemm
+        lost = min(table["fp8"].compute / table["bf16"].compute, 1.0)
+        note = f"{found.source}, with {lost:.2f} of their share of the peak (as FP8 has of 16-bit ones)"
+        return replace(found, compute=found.compute * lost, source=note)
+
+    def _unsure(self, section: str, constants: Any) -> None:
+        """Remember how far off prices from these constants may be; of several kinds the worst."""
+        name = {"gemm": "linear", "decode": "attention_decode", "prefill": "attention_prefill", "moe": "experts",
+                "mla": "attention_decode"}.get(section, section)  # fmt: skip
+        spread = deviation(constants, self.gpu)
+        self.uncertainty[name] = max(self.uncertainty.get(name, 0.0), spread)
 
     def _quantize(self, width: int) -> Operator:
         q = self.constants.quantize
@@ -160,19 +195,16 @@ class Assembler:
         down = Linear("down", "expert", model.hidden, ffn, model.moe_layers)
         covered = mode.covers("expert")
         compute = mode.compute if covered else "bf16"
-        table = self.constants.moe
-        kinds = (
-            ("bf16",) if compute == "bf16" else (("fp8-block", "fp8") if mode.group == -128 else ("fp8", "fp8-block"))
-        )
-        constants = next(table[kind] for kind in (*kinds, "bf16") if kind in table)
-        if covered and (mode.weight_only or compute not in ("bf16", "fp8")):
+        block = compute == "fp8" and mode.group < -1
+        constants = self._taken("moe", "fp8-block" if block else compute)
+        if covered and mode.weight_only:
             constants = replace(constants, source=f"{constants.source}; taken over for {mode.name}")
         operator = GroupedGemm(
             constants, self.gpu, compute, experts=model.experts, local=local, chosen=model.experts_per_token,
             hidden=model.hidden, up=up.n, down=down.k,
             expert_bytes=mode.linear_bytes(up, model.dtype) + mode.linear_bytes(down, model.dtype),
             activation_bytes=_ACTIVATION_BYTES[mode.activation] if covered else 2.0,
-            tokens_factor=max(self.ep // self.tp, 1),
+            tokens_factor=max(self.ep // self.tp, 1), skew=self.skew,
         )  # fmt: skip
         return Placed("experts", operator, model.moe_layers)
 
@@ -225,6 +257,7 @@ class Assembler:
         table = self.constants.all_reduce
         degrees = sorted(map(int, table))
         degree = next((d for d in degrees if d >= self.tp), degrees[-1])
+        self._unsure("all_reduce", table[str(degree)])
         analytic = AllReduce(table[str(degree)], self.gpu.group_link(self.tp), self.tp, 2.0 * self.model.hidden)
         return self.table.all_reduce(analytic, self.tp, 2.0 * self.model.hidden) if self.table else analytic
 
@@ -246,20 +279,25 @@ class Assembler:
         model, heads = self.model, self.model.heads // self.tp
         if model.mla is not None:
             size = float(self.kv.vector_bytes(model.mla.cached))
+            self._unsure("mla", self.constants.mla)
             return LatentAttention(self.constants.mla, self.gpu, heads, model.mla.cached, model.mla.kv_lora, size)
-        kinds = ("fp8", "bf16") if self.kv.bits == 8 else (("mha", "bf16") if model.attention == "MHA" else ("bf16",))
-        kind = next(k for k in kinds if k in self.constants.decode)
+        narrow = self.kv.bits == 8
+        kind = ("mha-fp8" if narrow else "mha") if model.attention == "MHA" else ("fp8" if narrow else "bf16")
+        constants = self._taken("decode", kind)
         kv_heads, vector = model.local_kv_heads(self.tp), float(self.kv.vector_bytes(model.head_dim))
-        analytic = DecodeAttention(self.constants.decode[kind], self.gpu, heads, kv_heads, vector, model.head_dim)
+        analytic = DecodeAttention(constants, self.gpu, heads, kv_heads, vector, model.head_dim)
         if self.table is None:
             return analytic
-        return self.table.decode(analytic, "fp8" if self.kv.bits == 8 else "bf16", heads, kv_heads, model.head_dim)
+        cache = "fp8" if narrow else "bf16"
+        return self.table.decode(analytic, "bf16", cache, heads, kv_heads, model.head_dim, constants)
 
     def _prefill(self) -> Operator:
         model, heads = self.model, self.model.heads // self.tp
-        fp8 = "fp8" in self.constants.prefill and self.mode.compute == "fp8" and self.kv.bits == 8
+        narrow = self.kv.bits == 8
+        fp8 = "fp8" in self.constants.prefill and self.mode.compute == "fp8" and narrow
         compute = "fp8" if fp8 else "bf16"
-        constants = self.constants.prefill[compute]
+        kind = "bf16-kv8" if narrow and not fp8 else compute
+        constants = self._taken("prefill", kind)
         if model.mla is not None:  # prompts are computed with expanded heads, not in the latent space
             width = (model.head_dim + model.mla.v) / 2
             return PrefillAttention(constants, self.gpu, compute, heads, width, 4.0 * heads * width)
@@ -268,7 +306,8 @@ class Assembler:
         analytic = PrefillAttention(constants, self.gpu, compute, heads, model.head_dim, size)
         if self.table is None:
             return analytic
-        return self.table.prefill(analytic, compute, heads, kv_heads, model.head_dim)
+        cache = "fp8" if narrow else "bf16"
+        return self.table.prefill(analytic, compute, cache, heads, kv_heads, model.head_dim, constants)
 
 
 def check_engine(config: EngineConfig) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sim.config import EngineConfig
@@ -14,6 +14,7 @@ from sim.cost.graphs import graph_sizes
 from sim.cost.tables import MeasuredTable
 from sim.hardware.gpu import GPUSpec
 from sim.models.spec import ModelSpec
+from workloads.errors import InputError, Place
 from workloads.registry import resolve as find
 
 CostFactory = Callable[..., CostModel]
@@ -24,13 +25,15 @@ def analytic_cost(
     gpu: GPUSpec,
     config: EngineConfig,
     constants: Constants | str | Path | None = None,
-    table: MeasuredTable | str | Path | None = None,
+    table: MeasuredTable | str | Path | Sequence[str | Path] | None = None,
+    skew: float = 0.0,
 ) -> AnalyticCost:
     """The analytic cost model, with measured tables in the place of its forms where a table has the shape.
 
     Args:
         constants: a TOML file laid over the bundled constants, or constants already loaded.
-        table: a file of kernel timings (see `sim.cost.tables`), or one already read.
+        table: files of kernel timings (see `sim.cost.tables`), or a table already read.
+        skew: exponent of the power law by which tokens choose experts; 0 = evenly.
 
     Raises:
         InputError: shapes that do not divide, unknown names, malformed files.
@@ -39,17 +42,27 @@ def analytic_cost(
     if not isinstance(constants, Constants):
         constants = load_constants(gpu, engine, constants)
     if table is not None and not isinstance(table, MeasuredTable):
-        table = MeasuredTable.read(table)
-    operators = Assembler(model, gpu, config, constants, table).build()
+        table = MeasuredTable.read(table, gpu, engine)
+    operators = Assembler(model, gpu, config, constants, table, skew).build()
     if config.host == "none":
         host, graphs = Host.none(), []
     else:
-        host = Host.of(constants.host, config.parallel.tensor, overlapped=config.depth > 1)
+        host = Host.of(
+            getattr(constants, host_section(config, engine, constants)),
+            config.parallel.tensor,
+            overlapped=config.depth > 1,
+        )
         graphs = graph_sizes(engine, gpu, config)
     front_end = FrontEnd.of(constants.front_end)
     return AnalyticCost(
         operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm"
     )  # fmt: skip
+
+
+def host_section(config: EngineConfig, engine: str, constants: Constants) -> str:
+    """The section of constants with the host's time: older generations have one of their own."""
+    old = config.preset.startswith("vllm-v0") and engine == "vllm" and constants.host_v0 is not None
+    return "host_v0" if old else "host"
 
 
 COST_MODELS: dict[str, CostFactory] = {"analytic": analytic_cost}
@@ -62,12 +75,14 @@ def build_cost(
     constants: Constants | str | Path | None = None,
     *,
     name: str = "analytic",
-    table: MeasuredTable | str | Path | None = None,
+    table: MeasuredTable | str | Path | Sequence[str | Path] | None = None,
+    skew: float = 0.0,
 ) -> CostModel:
     """The cost model called `name` for this model, GPU and configuration.
 
     Args:
-        constants, table: for the analytic model: the user's own constants and kernel timings.
+        constants, table, skew: for the analytic model: the user's own constants and kernel timings, and the skew of the
+            routing to experts.
         name: `analytic`, an entry point of `twinserve.cost_models`, or `module:factory`; a factory is called with
             (model, gpu, config).
 
@@ -75,5 +90,10 @@ def build_cost(
         InputError: no such cost model, or the factory refuses.
     """
     if name in COST_MODELS:
-        return COST_MODELS[name](model, gpu, config, constants, table)
+        return COST_MODELS[name](model, gpu, config, constants, table, skew)
+    if constants is not None or table is not None or skew:
+        raise InputError(
+            f"tables, calibration and routing skew belong to the analytic cost model, not to {name!r}",
+            place=Place(key="cost.model"), hint="remove them, or the model",
+        )  # fmt: skip
     return find("cost model", name, COST_MODELS, "twinserve.cost_models")(model, gpu, config)

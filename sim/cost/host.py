@@ -46,7 +46,8 @@ class Host:
     """CPU time of a step, seconds.
 
     Attributes:
-        exposed: paid by every step. schedule, row: planning, of a step and of each of its sequences.
+        exposed, exposed_row: paid by every step, and for each of its sequences.
+        schedule, row: planning, of a step and of each of its sequences.
         launch: of one kernel outside a CUDA graph. overlapped: planning hides behind the device.
         source: where the figures are from.
     """
@@ -57,13 +58,14 @@ class Host:
     launch: float
     overlapped: bool
     source: str
+    exposed_row: float = 0.0
 
     @classmethod
     def of(cls, constants: HostConstants, tp: int, overlapped: bool) -> Host:
         """From a constants section."""
         return cls(
             constants.exposed(tp), constants.schedule_ms * 1e-3, constants.row_us * 1e-6,
-            constants.kernel_launch_us * 1e-6, overlapped, constants.source,
+            constants.kernel_launch_us * 1e-6, overlapped, constants.source, constants.exposed_row_us * 1e-6,
         )  # fmt: skip
 
     @classmethod
@@ -76,4 +78,4 @@ class Host:
         work = self.schedule + self.row * sequences
         if self.overlapped:
             work = work - gpu if work > gpu else 0.0
-        return self.exposed + work
+        return self.exposed + self.exposed_row * sequences + work

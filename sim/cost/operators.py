@@ -18,13 +18,13 @@ from sim.cost.constants import (
     ElementwiseConstants,
     GemmConstants,
     LatentConstants,
-    MoEConstants,
     PrefillConstants,
 )
 from sim.hardware.gpu import GPUSpec
 from sim.hardware.links import Link
 
 US = 1e-6
+_TILE = 128
 
 
 class Work(NamedTuple):
@@ -51,17 +51,19 @@ class Operator(Protocol):
         """What one call does, for explanations."""
 
 
-def _bound(compute: float, memory: float, launch: float) -> str:
+def bound_of(compute: float, memory: float, launch: float) -> str:
+    """What limits an operator, from its seconds of arithmetic, of memory and of launching."""
     if launch > max(compute, memory):
         return "latency"
     return "compute" if compute > memory else "memory"
 
 
 class Gemm:
-    """A linear layer [n, k] on m tokens: roofline with a soft corner (form F2b).
+    """A linear layer [n, k] on m tokens: roofline with a soft corner and quantised waves (form F2b with waves).
 
     Weights are read once, activations once, results written once. `weight_bytes` is the whole matrix with its scales;
-    `activation_bytes` one input value.
+    `activation_bytes` one input value. A share `wave` of the arithmetic is done in whole waves of output tiles (at most
+    128 × 128, one a multiprocessor), so that few tiles leave the rest of the device idle.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class Gemm:
         self._weight, self._in = weight_bytes, activation_bytes
         rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
         self._compute = 2.0 * n * (k + constants.extra_k) / rate
+        self._wave, self._tile, self._sms = constants.wave, self._compute / n * _TILE, gpu.sms
+        self._columns = ceil(n / _TILE)
         self._fixed = weight_bytes / bandwidth + constants.memory_us * US
         self._token = (activation_bytes * k + 2.0 * n) / bandwidth
         self._norm, self._inverse, self._launch = (
@@ -89,9 +93,17 @@ class Gemm:
 
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
-        return (
-            (self._compute * m) ** self._norm + (self._fixed + self._token * m) ** self._norm
-        ) ** self._inverse + self._launch
+        compute = self._arithmetic(m) ** self._norm
+        return (compute + (self._fixed + self._token * m) ** self._norm) ** self._inverse + self._launch
+
+    def _arithmetic(self, m: float) -> float:
+        """Seconds of arithmetic alone."""
+        even = self._compute * m
+        if not self._wave:
+            return even
+        rows = min(_TILE, 16 * ceil(m / 16))
+        waves = ceil(self._columns * ceil(m / rows) / self._sms)
+        return (1.0 - self._wave) * even + self._wave * waves * self._sms * rows * self._tile
 
     def work(self, m: float) -> Work:
         """2mnk operations; weights, inputs and outputs."""
@@ -99,59 +111,17 @@ class Gemm:
         return Work(
             2.0 * m * self.n * self.k,
             moved,
-            _bound(self._compute * m, self._fixed + self._token * m, self._launch),
+            bound_of(self._arithmetic(m), self._fixed + self._token * m, self._launch),
         )
-
-
-class GroupedGemm:
-    """The experts of one MoE layer on m tokens: routing, up and down projections, weighted sum.
-
-    Only experts that some token chose are read: with uniform routing `E (1 − (1 − k/E)^m)` of E in expectation.
-    """
-
-    def __init__(
-        self, constants: MoEConstants, gpu: GPUSpec, compute: str, *, experts: int, local: int, chosen: int,
-        hidden: int, up: int, down: int, expert_bytes: float, activation_bytes: float, tokens_factor: float = 1.0,
-    ) -> None:  # fmt: skip
-        """Args: `experts` in all, `local` on this GPU, `chosen` per token; `up` rows of the first matrix and `down`
-        columns of the second; `expert_bytes` of one expert; `tokens_factor`, tokens arriving here per token of ours.
-        """
-        self.source = constants.source
-        self._local, self._miss, self._factor = local, 1.0 - chosen / experts, tokens_factor
-        self._share = chosen * local / experts
-        self._expert = expert_bytes
-        rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
-        self._flops = 2.0 * hidden * (up + down)
-        self._compute = self._flops / rate
-        self._touch = expert_bytes / bandwidth + constants.expert_us * US
-        self._moved = 4.0 * hidden + (hidden + down) * (activation_bytes + 2.0) + 2.0 * up
-        self._stream = self._moved / (constants.activation * gpu.bandwidth)
-        self._norm, self._inverse, self._launch = (
-            constants.norm,
-            1.0 / constants.norm,
-            constants.launch_us * US,
-        )
-
-    def touched(self, m: float) -> float:
-        """Experts of this GPU that at least one of m tokens chose, in expectation."""
-        return self._local * (1.0 - self._miss ** (m * self._factor))
-
-    def seconds(self, m: float) -> float:
-        """Duration for m tokens."""
-        rows = m * self._factor * self._share
-        compute, memory = rows * self._compute, self.touched(m) * self._touch
-        return (compute**self._norm + memory**self._norm) ** self._inverse + self._launch + rows * self._stream
-
-    def work(self, m: float) -> Work:
-        """Operations of the chosen experts; bytes of those touched and of the rows that pass through."""
-        rows = m * self._factor * self._share
-        compute, memory = rows * self._compute, self.touched(m) * self._touch + rows * self._stream
-        moved = self.touched(m) * self._expert + rows * self._moved
-        return Work(rows * self._flops, moved, _bound(compute, memory, self._launch))
 
 
 class DecodeAttention:
-    """One new token for each of `rows` sequences over `context` cached tokens in all (form G3)."""
+    """One new token for each of `rows` sequences over `context` cached tokens in all (form G3 with limited splitting).
+
+    A kernel splits long sequences over thread blocks, but only so far: a KV head is read by `max(rows, splits)` blocks,
+    each of which reaches a share `unit` of the device's bandwidth. Few KV heads a GPU (tensor parallelism) or kernels
+    that do not split at all cannot use the whole memory.
+    """
 
     def __init__(
         self,
@@ -166,7 +136,9 @@ class DecodeAttention:
         self._bytes = 2.0 * kv_heads * vector_bytes
         self._flops = 4.0 * heads * head_dim
         self._read = self._bytes / (constants.bandwidth * gpu.bandwidth)
-        self._head = constants.head_us * US * kv_heads / gpu.sms
+        self._head = US * (constants.head_us * kv_heads + constants.query_us * heads) / gpu.sms
+        self._block = self._bytes / (constants.unit * kv_heads * gpu.bandwidth) if constants.unit else 0.0
+        self._splits = max(constants.splits, 1.0)
         self._extra, self._knee = constants.extra_us * US, constants.knee_us * US
         self._norm, self._inverse, self._launch = (
             constants.norm,
@@ -178,7 +150,10 @@ class DecodeAttention:
         """Duration; short reads do not reach the full bandwidth, many short sequences pay per head."""
         read = self._read * context
         memory = read * (1.0 + self._extra / (read + self._knee)) if self._knee else read + self._extra
-        return (memory**self._norm + (self._head * rows) ** self._norm) ** self._inverse + self._launch
+        parts = memory**self._norm + (self._head * rows) ** self._norm
+        if self._block:
+            parts += (self._block * context / max(rows, self._splits)) ** self._norm
+        return parts**self._inverse + self._launch
 
     def work(self, rows: float, context: float) -> Work:
         """Every cached key and value once."""
@@ -215,7 +190,7 @@ class LatentAttention:
 
     def work(self, rows: float, context: float) -> Work:
         """Scores against `cached` values, sums over `latent` of them."""
-        bound = _bound(context * self._compute, context * self._read, self._launch)
+        bound = bound_of(context * self._compute, context * self._read, self._launch)
         return Work(context * self._flops, context * self._bytes, bound)
 
 
@@ -223,7 +198,8 @@ class PrefillAttention:
     """Causal attention of prompt chunks over their own tokens and their past, all in one launch (form C2).
 
     Sizes are sums over the chunks (n new tokens after m cached ones): `tokens` Σn, `pairs` Σn(n+2m) which is twice the
-    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, 128)/128.
+    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, 128)/128. The last tile of a causal prompt looks back at all of it: a
+    share `path` of its time on one multiprocessor is not hidden behind the other tiles.
     """
 
     def __init__(
@@ -238,10 +214,12 @@ class PrefillAttention:
         self.source = constants.source
         rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
         self._flops = 2.0 * heads * head_dim
-        self._compute = self._flops / rate
+        wide = head_dim + constants.extra_dim  # exponentials cost the same whatever the head's width
+        self._compute = 2.0 * heads * wide / rate
         self._row, self._key = 4.0 * heads * head_dim, kv_token_bytes
         self._row_time, self._key_time = self._row / bandwidth, kv_token_bytes / bandwidth
         self._extra, self._wave, self._waves = constants.extra_tokens, constants.wave, heads / gpu.sms
+        self._path = constants.path * 4.0 * _TILE * wide * gpu.sms / rate
         self._norm, self._inverse, self._launch = (
             constants.norm,
             1.0 / constants.norm,
@@ -251,7 +229,10 @@ class PrefillAttention:
     def _parts(self, tokens: float, pairs: float, keys: float, tiles: float) -> tuple[float, float]:
         waves = self._waves * tiles
         lost = self._wave * (ceil(waves) - waves) / waves
-        compute = self._compute * (pairs + tokens * self._extra) * (1.0 + lost)
+        compute = self._compute * (pairs + _TILE * tiles * self._extra) * (1.0 + lost)
+        if self._path and tokens:
+            back = keys / tokens
+            compute += self._path * pairs / tokens * back / (2.0 * back - 1.0)
         return compute, self._row_time * tokens + self._key_time * keys
 
     def seconds(self, tokens: float, pairs: float, keys: float, tiles: float) -> float:
@@ -262,7 +243,7 @@ class PrefillAttention:
     def work(self, tokens: float, pairs: float, keys: float, tiles: float) -> Work:
         """Attended pairs only (the masked half is not counted); queries, results, keys and values once."""
         compute, memory = self._parts(tokens, pairs, keys, tiles)
-        return Work(self._flops * pairs, self._row * tokens + self._key * keys, _bound(compute, memory, self._launch))
+        return Work(self._flops * pairs, self._row * tokens + self._key * keys, bound_of(compute, memory, self._launch))
 
 
 class AllReduce:

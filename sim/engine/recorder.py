@@ -122,6 +122,17 @@ class Recorder:
             length = self._lengths.pop(seq)
             if seated:
                 self._final -= length
+            if finished and (never := length + 1 - seq.known) > 0:
+                self._never_came(seq.admitted_at, never)
+
+    def _never_came(self, since: float, tokens: int) -> None:
+        """An answer ended of itself, before its limit: what was taken to be reserved for it since then was for nothing."""
+        for index, sample in enumerate(self.samples):
+            if sample.time >= since:
+                moved = min(tokens, sample.kv_reserved)
+                self.samples[index] = sample._replace(
+                    kv_reserved=sample.kv_reserved - moved, kv_internal=sample.kv_internal + moved
+                )
 
     # --- one plan
 

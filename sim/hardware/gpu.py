@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from sim.hardware.links import LINKS, Link
-from workloads.errors import unknown_name
+from workloads.errors import InputError, Place, unknown_name
 
 GIB = 1 << 30
 GB = 10**9
@@ -132,12 +134,39 @@ def list_gpus() -> list[GPUSpec]:
     return list(_table())
 
 
+def read_gpu(path: Path) -> GPUSpec:
+    """A device of one's own: a TOML file with the attributes of `GPUSpec`, as `bench profile` writes it.
+
+    Raises:
+        InputError: unreadable, or a key that is missing, unknown or of another type.
+    """
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"is not a description of a device: {error}", place=Place(str(path))) from None
+    known = {each.name: each.type for each in fields(GPUSpec)}
+    for name in values:
+        if name not in known:
+            raise unknown_name("key", name, known, place=Place(str(path), key=name))
+    for name, kind in known.items():
+        value = values.get(name, [] if name == "aliases" else None)
+        good = {"str": str, "int": int, "float": (int, float)}.get(kind, list)
+        if not isinstance(value, good) or isinstance(value, bool) or (isinstance(value, (int, float)) and value < 0):
+            raise InputError(f"expected {kind}, found {value!r}", place=Place(str(path), key=name))
+    for name in ("memory_bytes", "bandwidth", "bf16", "sms", "gpus_per_node", "pcie"):
+        if not values[name]:
+            raise InputError("must be above 0", place=Place(str(path), key=name))
+    return GPUSpec(**values | {"aliases": tuple(values.get("aliases", ()))})
+
+
 def load_gpu(name: str) -> GPUSpec:
-    """A GPU by name or alias, case-insensitive.
+    """A GPU by name or alias, case-insensitive, or the path of a `.toml` that describes one.
 
     Raises:
         InputError: no such GPU, with the nearest names.
     """
+    if name.endswith(".toml"):
+        return read_gpu(Path(name))
     key = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     for spec in _table():
         if key == spec.name or key in spec.aliases:

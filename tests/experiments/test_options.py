@@ -18,6 +18,7 @@ from simulate import run, workload
 
 from experiments import runner
 from experiments.schema import EngineSection, Workload
+from experiments.schema.sampling import SamplingSection
 from reports.metrics import summarize
 from workloads.errors import InputError
 
@@ -184,8 +185,13 @@ OTHERS = {
     "model": Case(("mistralai/Mistral-7B-v0.1",)),
     "backend.name": Case(refused=(({}, "torchh"),)),
     "backend.gpu": Case(("a10g", "h100-sxm")),
+    # what only one of the two worlds reads is told (tests in test_real_backend.py), so that one file runs in both
+    "backend.load": Case(),
+    "backend.dtype": Case(),
+    "backend.device": Case(),
     "backend.base_url": Case(refused=(({}, "http://localhost:8000/v1"),)),
     "backend.api_key_env": Case(refused=(({}, "KEY"),)),
+    **{f"cost.{key}": Case() for key in ("model", "tables", "calibration", "routing_skew")},  # tests in test_cost_section.py
     "traffic.max_tokens": Case(("exact", {"fixed": 100}, {"multiple": 1.5}), RESERVING),
     "traffic.synthetic": Case(refused=(({}, {"requests": 3, "input_tokens": 5, "output_tokens": 5}),)),
     "traffic.trace.path": Case(("code.jsonl.gz", "agents.jsonl.gz")),
@@ -197,6 +203,7 @@ OTHERS = {
     "traffic.trace.limit": Case((5, 10)),
     "traffic.trace.arrivals": Case(({"process": "poisson", "rate": 3}, {"process": "constant", "rate": 3})),
     "traffic.trace.accept_implausible": Case(),  # below
+    **{f"sampling.{key}": Case() for key in SamplingSection.model_fields},  # as backend.load
     "load.mode": Case(refused=(({}, "closed"), (CLOSED, "open"))),
     "load.concurrency": Case((1, 4), CLOSED, baseline=False, refused=(({}, 4),)),
     "slo.ttft_ms": Case((400, 800)),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
 from sim.hardware import GB, GIB, load_gpu
-from sim.memory import concurrent_requests, memory_budget, size_report, static_fraction
+from sim.memory import concurrent_requests, kv_token_bytes, memory_budget, size_report, static_fraction
 from sim.models import load_model
 from sim.presets import preset_config
 from workloads.errors import InputError
@@ -196,3 +196,33 @@ def test_measured_capacity_of_a_real_engine():
         assert memory_budget(model, gpu, chosen).kv_tokens == pytest.approx(float(row["value"]), rel=0.1)
         checked += 1
     assert checked > 10
+
+
+# Sliding windows
+
+
+def test_windowed_layers_hold_the_window_only_where_the_engine_frees_the_rest():
+    """gpt-oss: 12 of 24 layers keep 128 tokens, and up to a block more, of a request of 2,048."""
+    model, h100 = load_model("gpt-oss-20b"), load_gpu("h100")
+    new, old = (preset_config(p, device_memory=h100.memory_bytes) for p in ("vllm@0.33", "vllm@0.8"))
+    full = model.kv_bytes_per_token("auto")
+    assert kv_token_bytes(model, old) == full
+    assert kv_token_bytes(model, new) == round(full * (0.5 + 0.5 * (128 + 15) / 2048))
+    assert kv_token_bytes(model, new, 128) == full  # a request as long as the window keeps all of it
+    assert kv_token_bytes(model, new, 100_000) == pytest.approx(full / 2, rel=0.002)
+    assert memory_budget(model, h100, new).kv_tokens > 1.8 * memory_budget(model, h100, old).kv_tokens
+    whole = load_model("Llama-3-8B")
+    assert kv_token_bytes(whole, new) == whole.kv_bytes_per_token("auto")
+
+
+def test_each_engine_has_its_own_rule():
+    model = load_model("gpt-oss-20b")
+    full = model.kv_bytes_per_token("auto")
+    taken = {p: kv_token_bytes(model, preset_config(p, device_memory=80e9)) for p in ("sglang", "tensorrt-llm", "vllm-v0")}
+    assert taken == {"sglang": round(full * 0.9), "tensorrt-llm": full, "vllm-v0": full}
+
+
+def test_slabs_keep_whole_contexts():
+    model = load_model("gpt-oss-20b")
+    config = preset_config("orca", device_memory=80e9)
+    assert kv_token_bytes(model, config) == model.kv_bytes_per_token("auto")

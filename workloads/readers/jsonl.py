@@ -10,6 +10,9 @@
 counted from 0), and is sent `think` seconds after that was answered; it needs no arrival. Spans are [content,
 offset, length], with the content ids of `workloads.traffic`: row i's own words are 2i, its answer 2i + 1,
 shared contents negative.
+
+A prompt may come with its words, `text` or the `messages` of its turn ([{"role": "user", "content": …}]): a real model reads
+them and counts its tokens itself, while the simulator goes by `input_tokens`.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from workloads.transform import roots_of, take
 
 KNOWN = (
     "arrival", "input_tokens", "output_tokens", "max_tokens", "priority", "n",
-    "session", "turn", "parent", "think", "spans",
+    "session", "turn", "parent", "think", "spans", "text", "messages",
 )  # fmt: skip
 
 
@@ -55,6 +58,7 @@ def read_jsonl(path: Path, *, time_unit: str = "auto") -> Traffic:
         priority=data.whole("priority", 0, None),
         n=data.whole("n", 1),
         spans=_spans(data, inputs),
+        texts=_texts(data),
         name=stem(path),
         notes=notes,
     )
@@ -134,6 +138,27 @@ def _parents_first(traffic: Traffic) -> Traffic:
     while np.any(traffic.parent[root] >= 0):
         root = np.where(traffic.parent[root] >= 0, traffic.parent[root], root)
     return take(traffic, np.lexsort((depth, root)))
+
+
+def _texts(data: Objects) -> list | None:
+    """The words of each row: `text`, `messages`, or None."""
+    if not any("text" in item or "messages" in item for item in data.objects):
+        return None
+    found: list = []
+    for row, item in enumerate(data.objects):
+        text, messages = item.get("text"), item.get("messages")
+        if text is not None and messages is not None:
+            raise data.rows.error(row, "messages", "a row has either text or messages, not both")
+        if text is not None and not (isinstance(text, str) and text):
+            raise data.rows.error(row, "text", "expected some text")
+        if messages is not None and not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
+            raise data.rows.error(row, "messages", 'expected [{"role": "user", "content": "…"}, …]')
+        found.append(text if messages is None else messages)
+    return found
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))
 
 
 def _spans(data: Objects, inputs: np.ndarray) -> SpanTable | None:

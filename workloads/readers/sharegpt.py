@@ -42,7 +42,7 @@ def read_sharegpt(
         raise unknown_name("turns", turns, ("all", "first"), place=Place(key="turns"))
     count = _counter(tokenizer)
     conversations = _load(path)
-    columns: dict[str, list] = {"inputs": [], "outputs": [], "parent": [], "prompts": []}
+    columns: dict[str, list] = {"inputs": [], "outputs": [], "parent": [], "prompts": [], "texts": []}
     skipped = 0
     for number, conversation in enumerate(conversations):
         exchanges = _exchanges(path, number, conversation)
@@ -65,6 +65,7 @@ def read_sharegpt(
         parent=parent,
         think=np.where(parent >= 0, think, 0.0),
         spans=SpanTable.build(columns["prompts"]) if multi else None,
+        texts=columns["texts"],
         name=stem(path),
         notes=notes,
     )
@@ -86,6 +87,7 @@ def _add(
         columns["outputs"].append(output)
         columns["parent"].append(parent)
         columns["prompts"].append(prompt)
+        columns["texts"].append([{"role": "user", "content": question}])
         parent, said = row, (*prompt, Span(answer_content(row), 0, output))
 
 

@@ -21,9 +21,7 @@ def test_a_users_constants_change_the_price(tmp_path):
     path.write_text('[elementwise]\nlaunch_us = 30.0\nbandwidth = 0.8\nsource = "mine"\n')
     shape = StepShape(1, 100, sampled=1)
     slow, usual = build_cost(MODEL, H100, EngineConfig(), path), build_cost(MODEL, H100, EngineConfig())
-    assert slow.step_seconds(shape) - usual.step_seconds(shape) == pytest.approx(
-        27e-6 * (65 + 32 + 1 + 1), rel=1e-3
-    )
+    assert slow.step_seconds(shape) - usual.step_seconds(shape) == pytest.approx(27e-6 * (65 + 32 + 1 + 1), rel=1e-3)
     assert any(op.source == "mine" for op in slow.explain(shape))
 
 

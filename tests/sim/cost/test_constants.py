@@ -36,13 +36,10 @@ def test_every_gpu_has_constants_with_sources(gpu, engine):
 
 def test_own_figures_are_not_marked_as_borrowed_and_others_are():
     assert "taken from" not in load_constants(H100, "vllm").gemm["bf16"].source
-    assert (
-        "taken from vllm on h100-sxm for h200-sxm"
-        in load_constants(load_gpu("h200"), "vllm").gemm["bf16"].source
-    )
+    assert "taken from vllm on h100-sxm for h200-sxm" in load_constants(load_gpu("h200"), "vllm").gemm["bf16"].source
     a100 = load_constants(load_gpu("a100"), "vllm")
     assert "taken from" not in a100.gemm["bf16"].source and "h100-sxm" in a100.gemm["fp8"].source
-    assert set(a100.decode) == {"bf16"}  # another device's FP8 cache figures do not describe this one
+    assert set(a100.decode) == {"bf16", "mha"}  # another device's FP8 cache figures do not describe this one
     assert "a100-sxm" in load_constants(load_gpu("a40"), "sglang").gemm["bf16"].source
 
 
@@ -85,6 +82,4 @@ def test_unknown_engine_and_missing_file(tmp_path):
 
 def test_exposed_host_time_goes_by_degree():
     host = load_constants(H100, "tensorrt-llm").host
-    assert [host.exposed(tp) for tp in (1, 2, 3, 4, 8, 16)] == pytest.approx(
-        [2e-4, 5e-4, 5e-4, 6e-4, 8e-4, 8e-4]
-    )
+    assert [host.exposed(tp) for tp in (1, 2, 3, 4, 8, 16)] == pytest.approx([2e-4, 5e-4, 5e-4, 6e-4, 8e-4, 8e-4])

@@ -1,182 +1,65 @@
-"""The operator forms against recorded kernel times of the engines (NVIDIA aiconfigurator's tables, InferSim's for MLA).
+"""The bundled constants against recorded kernel times that nothing was fitted to (NVIDIA aiconfigurator, InferSim).
 
-Bounds are generous: they catch a wrong factor, not a wrong per cent. Errors are medians of |log(predicted / measured)|.
+Errors are medians of |log(predicted / measured)| on the held-out half of each group. Ceilings leave a point or two above
+what was reached when they were written: they catch a wrong factor or a lost term.
 """
 
-import csv
-import math
-import statistics
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from sim.cost.constants import ElementwiseConstants, load_constants
-from sim.cost.operators import (
-    AllReduce,
-    DecodeAttention,
-    Elementwise,
-    Gemm,
-    GroupedGemm,
-    LatentAttention,
-    PrefillAttention,
-)
-from sim.hardware import load_gpu
+from experiments.validation_ops.report import validate_operators
+from experiments.validation_ops.rows import Group
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "measured"
-ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 pytestmark = pytest.mark.shared
 
+CEILINGS = {
+    ("gemm", "bf16"): 0.07, ("gemm", "fp8"): 0.14, ("attn_decode", "bf16"): 0.095, ("attn_decode", "fp8"): 0.105,
+    ("attn_decode", "mha"): 0.095, ("attn_decode", "mha-fp8"): 0.13, ("attn_prefill", "bf16"): 0.09,
+    ("attn_prefill", "bf16-kv8"): 0.09, ("attn_prefill", "fp8"): 0.07, ("moe", "bf16"): 0.35, ("moe", "fp8"): 0.26,
+    ("moe", "fp8-block"): 0.25, ("mla_decode", ""): 0.06,
+}  # fmt: skip
 
-def rows_of(gpu, op, **wanted):
-    path = SHARED / "op-latency" / f"{gpu}_sxm.{op}.csv"
-    if not path.is_file():
+
+@cache
+def errors(name: str, tables: bool = False) -> dict[Group, object]:
+    path = SHARED / name
+    if not path.exists():
         pytest.skip("recorded kernel times are not here")
-    rows = [r for r in csv.DictReader(path.open()) if all(r[k] == v for k, v in wanted.items())]
-    return [{k: float(v) if v.replace(".", "", 1).isdigit() else v for k, v in r.items()} for r in rows]
+    _, found = validate_operators([path], refit=False, tables=tables)
+    return {each.group: each for each in found}
 
 
-def median_error(pairs):
-    errors = [abs(math.log(predicted * 1e6 / measured)) for predicted, measured in pairs]
-    assert len(errors) > 20
-    return statistics.median(errors)
+@pytest.mark.parametrize("op", ["gemm", "attn_decode", "attn_prefill", "moe", "allreduce"])
+@pytest.mark.parametrize("gpu", ["h100_sxm", "a100_sxm"])
+def test_held_out_rows_of_three_engines(gpu, op):
+    found = errors(f"op-latency/{gpu}.{op}.csv")
+    assert len({group.engine for group in found}) == 3
+    for group, each in found.items():
+        ceiling = 0.09 if op == "allreduce" else CEILINGS[group.op, group.kind]
+        if op == "allreduce" and (group.engine, group.gpu) in {("tensorrt-llm", "a100-sxm")}:
+            ceiling = 0.28  # a third algorithm between the two that the form has
+        assert each.shipped.median < ceiling, f"{group}: {each.shipped}"
 
 
-def setting(gpu, engine):
-    device = load_gpu(gpu)
-    return device, load_constants(device, ENGINES[engine])
+@pytest.mark.parametrize("gpu", ["b200_sxm", "l40s"])
+def test_held_out_expert_layers_of_other_cards(gpu):
+    for group, each in errors(f"op-latency/{gpu}.moe.csv").items():
+        assert each.shipped.median < CEILINGS["moe", group.kind], f"{group}: {each.shipped}"
 
 
-@pytest.mark.parametrize(
-    ("gpu", "engine", "bound"),
-    [
-        ("h100", "vllm", 0.10),
-        ("h100", "sglang", 0.10),
-        ("h100", "trtllm", 0.08),
-        ("a100", "vllm", 0.12),
-        ("a100", "trtllm", 0.12),
-    ],
-)
-def test_bf16_matmuls(gpu, engine, bound):
-    device, constants = setting(gpu, engine)
-    pairs = [
-        (
-            Gemm(constants.gemm["bf16"], device, "bf16", r["n"], r["k"], 2 * r["n"] * r["k"], 2).seconds(
-                r["m"]
-            ),
-            r["us"],
-        )
-        for r in rows_of(gpu, "gemm", engine=engine, dtype="bfloat16")
-    ]
-    assert median_error(pairs) < bound
+def test_tables_are_closer_than_forms():
+    """A dense table of half of the rows: FP8 linear layers within 7.5 %, whichever kernel the engine chose."""
+    found = errors("aiconfigurator-kernels/h100_sxm_vllm_gemm.csv.gz", tables=True)
+    for each in found.values():
+        assert each.table.median < 0.075
 
 
-@pytest.mark.parametrize(("engine", "bound"), [("vllm", 0.22), ("sglang", 0.15), ("trtllm", 0.06)])
-def test_fp8_matmuls_with_their_quantisation(engine, bound):
-    device, constants = setting("h100", engine)
-    q = constants.quantize
-    pairs = []
-    for r in rows_of("h100", "gemm", engine=engine, dtype="fp8"):
-        gemm = Gemm(constants.gemm["fp8"], device, "fp8", r["n"], r["k"], r["n"] * r["k"], 1)
-        prepare = Elementwise(
-            ElementwiseConstants(q.dynamic_us, q.bandwidth, ""), device, q.dynamic_bytes * r["k"]
-        )
-        pairs.append((gemm.seconds(r["m"]) + prepare.seconds(r["m"]), r["us"]))
-    assert median_error(pairs) < bound
-
-
-@pytest.mark.parametrize(
-    ("gpu", "engine", "cache", "bound"),
-    [("h100", "vllm", "bfloat16", 0.09), ("h100", "vllm", "fp8", 0.09), ("h100", "sglang", "bfloat16", 0.09),
-     ("h100", "trtllm", "bfloat16", 0.12), ("h100", "trtllm", "fp8", 0.14), ("a100", "vllm", "bfloat16", 0.12)],
-)  # fmt: skip
-def test_decode_attention(gpu, engine, cache, bound):
-    device, constants = setting(gpu, engine)
-    size = 2 if cache == "bfloat16" else 1
-    pairs = []
-    for r in rows_of(gpu, "attn_decode", engine=engine, dtype="bfloat16", kv_dtype=cache):
-        if r["n_q_heads"] == r["n_kv_heads"]:
-            continue  # other kernels
-        kind = constants.decode["bf16" if size == 2 else "fp8"]
-        operator = DecodeAttention(
-            kind, device, r["n_q_heads"], r["n_kv_heads"], size * r["head_dim"], r["head_dim"]
-        )
-        pairs.append((operator.seconds(r["batch"], r["batch"] * r["seq"]), r["us"]))
-    assert median_error(pairs) < bound
-
-
-@pytest.mark.parametrize(
-    ("gpu", "engine", "bound"),
-    [
-        ("h100", "vllm", 0.12),
-        ("h100", "sglang", 0.12),
-        ("h100", "trtllm", 0.12),
-        ("a100", "vllm", 0.12),
-        ("a100", "trtllm", 0.12),
-    ],
-)
-def test_prefill_attention(gpu, engine, bound):
-    device, constants = setting(gpu, engine)
-    pairs = []
-    for r in rows_of(gpu, "attn_prefill", engine=engine, dtype="bfloat16", kv_dtype="bfloat16"):
-        tokens = r["batch"] * r["seq"]
-        operator = PrefillAttention(
-            constants.prefill["bf16"],
-            device,
-            "bf16",
-            r["n_q_heads"],
-            r["head_dim"],
-            4 * r["n_kv_heads"] * r["head_dim"],
-        )
-        tiles = r["batch"] * max(r["seq"], 128) / 128
-        pairs.append((operator.seconds(tokens, tokens * r["seq"], tokens, tiles), r["us"]))
-    assert median_error(pairs) < bound
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-def test_all_reduce(engine):
-    device, constants = setting("h100", engine)
-    pairs = []
-    for r in rows_of("h100", "allreduce", engine=engine, dtype="bfloat16"):
-        if r["launch"] == "eager":
-            continue
-        ways = int(r["tp"])
-        operator = AllReduce(constants.all_reduce[str(ways)], device.group_link(ways), ways, 2.0)
-        pairs.append((operator.seconds(r["elements"]), r["us"]))
-    assert median_error(pairs) < 0.10
-
-
-@pytest.mark.parametrize(
-    ("engine", "dtype", "bound"),
-    [("vllm", "bfloat16", 0.2), ("trtllm", "bfloat16", 0.2), ("sglang", "bfloat16", 0.35), ("vllm", "fp8_block", 0.2),
-     ("trtllm", "fp8_block", 0.15), ("sglang", "fp8_block", 0.3)],
-)  # fmt: skip
-def test_expert_layers_with_balanced_routing(engine, dtype, bound):
-    device, constants = setting("h100", engine)
-    kind, compute, size = ("bf16", "bf16", 2) if dtype == "bfloat16" else ("fp8-block", "fp8", 1)
-    pairs = []
-    for r in rows_of("h100", "moe", engine=engine, dtype=dtype, distribution="balanced"):
-        ffn = r["inter_size"] / r["moe_tp_size"]
-        operator = GroupedGemm(
-            constants.moe[kind], device, compute, experts=r["num_experts"], local=r["num_experts"] / r["moe_ep_size"],
-            chosen=r["topk"], hidden=r["hidden_size"], up=2 * ffn, down=ffn,
-            expert_bytes=size * 3 * r["hidden_size"] * ffn, activation_bytes=size,
-        )  # fmt: skip
-        pairs.append((operator.seconds(r["num_tokens"]), r["us"]))
-    assert median_error(pairs) < bound
-
-
-def test_latent_decode_attention():
-    path = SHARED / "infersim-kernels" / "mla_decode_h800_128-512-64.csv"
-    if not path.is_file():
-        pytest.skip("recorded MLA times are not here")
-    device = load_gpu("h800")
-    operator = LatentAttention(load_constants(device, "vllm").mla, device, 128, 576, 512, 1152)
-    rows = list(csv.DictReader(path.open()))
-    pairs = [
-        (
-            operator.seconds(int(r["batch_size"]), int(r["batch_size"]) * int(r["kv_len"])),
-            float(r["latency_us"]),
-        )
-        for r in rows
-    ]
-    assert median_error(pairs) < 0.08
+def test_another_hopper_card_by_its_data_sheet_alone():
+    """H800: H100's constants, nothing fitted (decode attention, and latent attention which is fitted there)."""
+    found = errors("infersim-kernels")
+    decode = next(e for g, e in found.items() if g.op == "attn_decode")
+    assert decode.shipped.median < 0.06
+    assert next(e for g, e in found.items() if g.op == "mla_decode").shipped.median < CEILINGS["mla_decode", ""]

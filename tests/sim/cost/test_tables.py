@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 
 from sim.config import EngineConfig
 from sim.cost import StepShape, build_cost
+from sim.cost.constants import load_constants
+from sim.cost.forms import predict
 from sim.cost.tables import Curve, MeasuredTable, Surface
+from sim.cost.timings import Timing
 from sim.hardware import load_gpu
 from sim.models import load_model
-from workloads.errors import InputError
+from workloads.errors import InputError, Place
 
 HEADER = "op,dtype,m,n,k,batch,seq,heads,kv_heads,head_dim,ways,bytes,us\n"
 ROWS = (
@@ -50,32 +53,68 @@ def test_surfaces_too(batch, length):
 def test_a_table_replaces_what_it_measured_and_nothing_else(tmp_path):
     plain, measured = model_cost(), model_cost(write(tmp_path / "mine.csv", HEADER + ROWS))
     shape = StepShape(8, 8 * 2000, sampled=8)
-    # log-linear between (1, 20 us) and (64, 40 us): 8 is half way
-    assert operator(measured, shape, "qkv_proj").seconds == pytest.approx(32 * 20e-6 * 2**0.5)
-    assert operator(measured, shape, "attention_decode").seconds == pytest.approx(
-        32 * 20e-6 * 8**0.75, rel=0.01
-    )
+    # the ratio to the form is log-linear between the rows (1, 20 us) and (64, 40 us): 8 is half way
+    form = {m: operator(plain, StepShape(m, m * 2000, sampled=m), "qkv_proj").seconds / 32 for m in (1, 8, 64)}
+    expected = form[8] * (20e-6 / form[1] * 40e-6 / form[64]) ** 0.5
+    assert operator(measured, shape, "qkv_proj").seconds == pytest.approx(32 * expected)
+    exact = StepShape(1, 1000, sampled=1)
+    assert operator(measured, exact, "qkv_proj").seconds == pytest.approx(32 * 20e-6)
+    inside = StepShape(1, 2000, sampled=1)  # the form says 13 us
+    assert operator(measured, inside, "attention_decode").seconds == pytest.approx(32 * 20e-6, rel=0.1)
     assert "mine.csv" in operator(measured, shape, "qkv_proj").source
-    assert operator(measured, shape, "down_proj") == operator(plain, shape, "down_proj")
+    assert operator(measured, shape, "norm") == operator(plain, shape, "norm")
     fresh = StepShape(chunks=((512, 0),), sampled=1)
     assert operator(measured, fresh, "attention_prefill").seconds == pytest.approx(32 * 50e-6)
 
 
-def test_outside_the_grid_the_form_answers(tmp_path):
+def test_a_past_that_no_row_has_is_left_to_the_form(tmp_path):
     plain, measured = model_cost(), model_cost(write(tmp_path / "mine.csv", HEADER + ROWS))
-    for shape, name in (
-        (StepShape(128, 128 * 9000, sampled=128), "qkv_proj"),
-        (StepShape(128, 128 * 9000, sampled=128), "attention_decode"),
-        (StepShape(chunks=((512, 512),), sampled=1), "attention_prefill"),
-    ):
-        assert operator(measured, shape, name).seconds == operator(plain, shape, name).seconds
+    shape = StepShape(chunks=((512, 512),), sampled=1)
+    assert operator(measured, shape, "attention_prefill").seconds == operator(plain, shape, "attention_prefill").seconds
 
 
-def test_quantised_layers_keep_their_form(tmp_path):
-    path = write(tmp_path / "mine.csv", HEADER + ROWS)
-    config = EngineConfig(quantization="fp8")
+def test_the_form_is_corrected_near_measured_shapes_and_alone_far_from_them(tmp_path):
+    """All rows say twice what the form says: nearby shapes are dearer, and the further off the less."""
+    plain = model_cost()
+    rows = ""
+    for m in (1, 4, 16, 64, 256):
+        fitted = Timing("gemm", "bf16", "", {"m": m, "n": 6000, "k": 4096}, 1.0, "", "", "", "", Place())
+        gpu = load_gpu("h100")
+        us = 2 * predict(fitted, load_constants(gpu, "vllm").gemm["bf16"], gpu)
+        rows += f"gemm,bf16,{m},6000,4096,,,,,,,,{us}\n"
+    measured = model_cost(write(tmp_path / "mine.csv", HEADER + rows))
+    shape = StepShape(16, 16 * 500, sampled=16)
+    ratios = {
+        name: operator(measured, shape, name).seconds / operator(plain, shape, name).seconds
+        for name in ("qkv_proj", "o_proj", "gate_up_proj", "lm_head")
+    }
+    assert ratios["qkv_proj"] == pytest.approx(2, rel=0.01)
+    assert ratios["qkv_proj"] >= ratios["o_proj"] > ratios["gate_up_proj"] > ratios["lm_head"] > 1
+    assert ratios["lm_head"] < 1.15
+    far = StepShape(chunks=((4, 0),), sampled=1)
+    assert operator(measured, far, "attention_prefill").seconds == operator(plain, far, "attention_prefill").seconds
+
+
+def test_quantised_layers_are_measured_with_their_quantisation(tmp_path):
+    """An FP8 row is the product and the quantisation with computed scales: the two priced apart add up to it."""
+    path = write(tmp_path / "mine.csv", HEADER + "gemm,fp8,8,6144,4096,,,,,,,,30\ngemm,fp8,16,6144,4096,,,,,,,,30\n")
+    config = EngineConfig(quantization="fp8-dynamic", depth=2)
     cost = build_cost(load_model("Llama-3-8B"), load_gpu("h100"), config, table=path)
-    assert "mine.csv" not in operator(cost, StepShape(8, 8000, sampled=8), "qkv_proj").source
+    shape = StepShape(8, 8000, sampled=8)
+    both = operator(cost, shape, "qkv_proj").seconds + operator(cost, shape, "qkv_proj_quantize").seconds
+    assert both == pytest.approx(32 * 30e-6)
+    assert "mine.csv" in operator(cost, shape, "qkv_proj").source
+
+
+def test_rows_of_other_devices_and_impossible_ones_are_left_out(tmp_path):
+    head = "op,dtype,m,n,k,gpu,launch,us\n"
+    good = "gemm,bf16,1,6144,4096,h100,,20\ngemm,bf16,8,6144,4096,h100,,20\n"
+    path = write(tmp_path / "a.csv", head + good + "gemm,bf16,2,6144,4096,a100,,1\ngemm,bf16,8192,8192,8192,h100,,5\n")
+    table = MeasuredTable.read(path, load_gpu("h100"))
+    assert table.used == 2 and len(table.notes) == 2
+    assert any("a100-sxm" in note for note in table.notes) and any("faster" in note for note in table.notes)
+    with pytest.raises(InputError, match="a100-sxm"):
+        MeasuredTable.read(write(tmp_path / "b.csv", head + "gemm,bf16,2,6144,4096,a100,,1\n"), load_gpu("h100"))
 
 
 def test_parquet(tmp_path):

@@ -1,0 +1,235 @@
+"""Timing a model's operators on this machine, over a grid of sizes, and whole steps of the engine."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from backends.model.model import Model
+from backends.model.parameters import Experts
+from backends.ops.base import Dense, PackedBatch
+from backends.torch.build import make_torch_engine
+from backends.torch.executor import TorchExecutor
+from backends.torch.pack import Row, pack
+from backends.torch.pool import KVPool
+from backends.torch.sampling import SamplingParams
+from backends.torch.tokens import Tokens
+from sim.config import EngineConfig, KVConfig, SchedulerConfig
+from workloads.traffic import Request, Span, private_content
+
+_BUDGET, _LEAST, _MOST = 0.05, 3, 200  # seconds for one timing, and repetitions of it
+_LONGEST_CALL = 1.0  # seconds; larger sizes of an operator are left out once one call takes longer
+_PAGE = 16
+_NEVER = float("inf")
+
+Tell = Callable[[int, int], None]
+
+
+class OperatorTiming(NamedTuple):
+    """One call of an operator: its name and shape as `sim.cost.timings` has them, and the median of its seconds."""
+
+    op: str
+    shape: dict[str, int]
+    seconds: float
+
+
+class StepTiming(NamedTuple):
+    """A step of the engine: decoding rows, their context, chunks (new, past), sampled rows, and seconds from plan to commit."""
+
+    rows: int
+    context: int
+    chunks: tuple[tuple[int, int], ...]
+    sampled: int
+    seconds: float
+
+
+class Grid(NamedTuple):
+    """Sizes to time: tokens of linear layers, sequences and lengths of attention."""
+
+    tokens: tuple[int, ...]
+    batches: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def up_to(cls, tokens: int, batch: int, length: int) -> Grid:
+        """Powers of two up to each of these, and each itself."""
+        return cls(*(_powers(least, most) for least, most in ((1, tokens), (1, batch), (16, length))))
+
+
+def _powers(least: int, most: int) -> tuple[int, ...]:
+    sizes, size = [], least
+    while size < most:
+        sizes.append(size)
+        size *= 2
+    return (*sizes, most)
+
+
+def time_operators(model: Model, grid: Grid, tell: Tell | None = None) -> list[OperatorTiming]:
+    """Every operator that the cost model prices by shape, at every size of the grid that does not take too long."""
+    found: list[OperatorTiming] = []
+    series = [*_linears(model, grid), *_attention(model, grid)]
+    for number, (op, calls) in enumerate(series):
+        for shape, call in calls:
+            seconds = _median(call, model.device)
+            found.append(OperatorTiming(op, shape, seconds))
+            if seconds > _LONGEST_CALL:
+                break
+        if tell is not None:
+            tell(number + 1, len(series))
+    return found
+
+
+def _median(call: Callable[[], object], device: torch.device) -> float:
+    """Median seconds of a call, the device waited for; the first is not counted."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    times: list[float] = []
+    with torch.inference_mode():
+        call()
+        wait()
+        while len(times) < _LEAST or (sum(times) < _BUDGET and len(times) < _MOST):
+            began = time.perf_counter()
+            call()
+            wait()
+            times.append(time.perf_counter() - began)
+            if times[-1] > _LONGEST_CALL:
+                break
+    return median(times)
+
+
+Calls = Iterator[tuple[dict[str, int], Callable[[], object]]]
+
+
+def _linears(model: Model, grid: Grid) -> Iterator[tuple[str, Calls]]:
+    """Linear layers by shape. Calls go round all layers of a shape, as a step does, so that no cache holds their weights."""
+    weights = model.parameters
+    dense: dict[tuple[int, ...], list[Dense]] = {}
+    experts = [layer.mlp for layer in weights.layers if isinstance(layer.mlp, Experts)]
+    for layer in weights.layers:
+        mlp = [layer.mlp.router] if isinstance(layer.mlp, Experts) else [layer.mlp.gate_up, layer.mlp.down]
+        for each in (layer.qkv, layer.out, *mlp):
+            dense.setdefault(tuple(each.weight.shape), []).append(each)
+    for each in dense.values():
+        yield "gemm", _dense_calls(model, each, grid, model.operators.linear)
+    if weights.head.weight.shape not in dense:
+        yield "gemm", _dense_calls(model, [weights.head], grid, model.operators.logits)
+    if experts:
+        yield "moe", _expert_calls(model, experts, grid)
+
+
+def _dense_calls(model: Model, layers: list[Dense], grid: Grid, run: Callable) -> Calls:
+    n, k = layers[0].weight.shape
+    for m in grid.tokens:
+        x = torch.randn(m, k, dtype=model.dtype, device=model.device)
+        turn = cycle(layers)
+        yield {"m": m, "n": n, "k": k}, lambda x=x, turn=turn: run(x, next(turn))
+
+
+def _expert_calls(model: Model, layers: list[Experts], grid: Grid) -> Calls:
+    spec, ops = model.architecture.spec, model.operators
+    top_k, renormalise = spec.experts_per_token, model.architecture.renormalise
+    for tokens in grid.tokens:
+        x = torch.randn(tokens, spec.hidden, dtype=model.dtype, device=model.device)
+        shape = {
+            "tokens": tokens, "hidden": spec.hidden, "ffn": spec.expert_ffn, "topk": top_k, "experts": spec.experts, "tp": 1,
+            "ep": 1,
+        }  # fmt: skip
+
+        def call(x=x, turn=cycle(layers)) -> object:
+            mlp = next(turn)
+            return ops.experts(x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
+
+        yield shape, call
+
+
+def _attention(model: Model, grid: Grid) -> Iterator[tuple[str, Calls]]:
+    for batch in grid.batches:
+        yield "attn_decode", _attention_calls(model, batch, [n for n in grid.lengths if n > 1], decode=True)
+    for batch in [b for b in grid.batches if b <= 8]:
+        lengths = [n for n in grid.lengths if n * batch <= 2 * grid.tokens[-1]]
+        if lengths:
+            yield "attn_prefill", _attention_calls(model, batch, lengths, decode=False)
+
+
+def _attention_calls(model: Model, batch: int, lengths: list[int], decode: bool) -> Calls:
+    spec, ops = model.architecture.spec, model.operators
+    window = model.architecture.windows[0]
+    for length in lengths:
+        pages = -(-length // _PAGE)
+        pool = KVPool(spec, batch * pages, _PAGE, model.dtype, model.device)
+        pool.cache.normal_()
+        packed = _packed(model, batch, length, pages, decode)
+        q = torch.randn(len(packed.ids), spec.heads, spec.head_dim, dtype=model.dtype, device=model.device)
+        shape = {
+            "batch": batch,
+            "seq": length,
+            "heads": spec.heads,
+            "kv_heads": spec.kv_heads,
+            "head_dim": spec.head_dim,
+        }
+
+        def call(q=q, turn=cycle(pool.cache), packed=packed) -> object:
+            keys, values = next(turn)
+            return ops.attention(q, keys, values, packed, scale=spec.head_dim**-0.5, window=window)
+
+        yield shape, call
+
+
+def _packed(model: Model, batch: int, length: int, pages: int, decode: bool) -> PackedBatch:
+    nobody = Tokens(array("i"), 0, 0, frozenset(), SamplingParams())
+    past, count = (length - 1, 1) if decode else (0, length)
+    rows = [Row(nobody, past, count, np.arange(i * pages, (i + 1) * pages)) for i in range(batch)]
+    return pack(rows, _PAGE, torch.zeros(1, dtype=torch.int64, device=model.device), 0).batch
+
+
+def time_steps(model: Model, batches: tuple[int, ...], prompts: tuple[int, ...], steps: int = 12) -> list[StepTiming]:
+    """Whole steps of the engine: the prompts of a batch, then `steps` decode steps, for every size."""
+    found: list[StepTiming] = []
+    for batch in batches:
+        for prompt in prompts:
+            found += _served(model, batch, prompt, steps)
+    return found
+
+
+def _served(model: Model, batch: int, prompt: int, steps: int) -> list[StepTiming]:
+    longest = prompt + steps + 1
+    tokens = batch * -(-longest // _PAGE) * _PAGE
+    config = EngineConfig(
+        scheduler=SchedulerConfig(max_num_seqs=batch, max_num_batched_tokens=max(batch * prompt, batch)),
+        kv=KVConfig(block_size=_PAGE, prefix_caching=False), depth=1,
+    )  # fmt: skip
+    executor = TorchExecutor(model, forced_lengths=True)
+    engine = make_torch_engine(config, executor, capacity=tokens, max_len=longest)
+    for row in range(batch):
+        span = (Span(private_content(row), 0, prompt),)
+        engine.submit(Request(row, 0.0, prompt, steps + 1, steps + 1, span), 0.0)
+    seen: list[tuple] = []
+    submit = executor.submit
+
+    def watched(plan, now, until):
+        chunks = tuple((chunk.tokens, chunk.past) for chunk in plan.chunks)
+        sampled = plan.rows + sum(chunk.samples for chunk in plan.chunks)
+        seen.append((plan.rows, plan.context, chunks, sampled))
+        return submit(plan, now, until)
+
+    executor.submit = watched  # type: ignore[method-assign]
+    timings: list[StepTiming] = []
+    while not engine.idle:
+        began = time.perf_counter()
+        engine.launch(executor.clock(), _NEVER)
+        engine.land(engine.collect())
+        timings.append(StepTiming(*seen[-1], time.perf_counter() - began))
+    return _steady(timings)
+
+
+def _steady(timings: list[StepTiming]) -> list[StepTiming]:
+    """The prompts' steps, and of the decode steps the one of median time: single ones are disturbed by others on the machine."""
+    prompts = [each for each in timings if each.chunks]
+    decodes = sorted((each for each in timings if not each.chunks), key=lambda each: each.seconds)
+    return [*prompts, *decodes[len(decodes) // 2 : len(decodes) // 2 + 1]]

@@ -1,0 +1,145 @@
+"""Attention of sequences with one or a few queries: keys are split among programs, whose partial results are merged after.
+
+This is flash decoding. The query heads of a KV head, times the queries of a sequence, are the rows of one tile, so keys and
+values are read once for all of them. How a sequence is split depends on its company, and with it the last bits of its result.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from backends.ops.base import PackedBatch
+from backends.triton.attend import attend_block
+from backends.triton.launch import Launcher
+from backends.triton.tiles import LOG2_E, MOST_SPLITS, decode_tile
+
+
+@triton.jit
+def decode_kernel(
+    q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, sequences_ptr, starts_ptr, lengths_ptr, tables_ptr,
+    scale, v_scale, softcap, window, q_token, q_head, out_token, out_head, table_row,
+    k_page, k_slot, k_head, v_page, v_slot, v_head,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, DIRECT: tl.constexpr, UP: tl.constexpr,
+):  # fmt: skip
+    """One of a sequence's splits for one KV head. Row r is query r // GROUP, head r % GROUP.
+
+    `DIRECT`: there is one split, which writes to out; else partial results go to part [N, KV heads, splits, M, D], each divided
+    by its own sum, and their log2-sum-exp2 to lse [N, KV heads, splits, M].
+    """
+    item, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    splits = tl.num_programs(2)
+    sequence = tl.load(sequences_ptr + item).to(tl.int64)
+    start = tl.load(starts_ptr + sequence).to(tl.int64)
+    queries = (tl.load(starts_ptr + sequence + 1) - start).to(tl.int32)
+    length = tl.load(lengths_ptr + sequence).to(tl.int32)
+    row, column = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    query, member = row // GROUP, row % GROUP
+    live = (query < queries)[:, None] & (column < DIM)[None, :]
+    place = length - queries + query
+    low = 0
+    if WINDOW:
+        low = tl.maximum(0, length - queries + 1 - window)
+    share = tl.cdiv(tl.cdiv(length - low, splits), BLOCK_N) * BLOCK_N
+    first = low + split * share
+    last = tl.minimum(first + share, length)
+    token = start + query
+    q_place = q_ptr + (token * q_token + (head * GROUP + member) * q_head)[:, None] + column[None, :]
+    q = tl.load(q_place, mask=live, other=0.0)
+    best = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    table = tables_ptr + sequence * table_row
+    k_base, v_base = k_ptr + head.to(tl.int64) * k_head, v_ptr + head.to(tl.int64) * v_head
+    for block in range(first, last, BLOCK_N):
+        best, total, acc = attend_block(
+            q, best, total, acc, block + tl.arange(0, BLOCK_N), place, last, table, k_base, v_base,
+            k_page, k_slot, v_page, v_slot, scale, softcap, window, DIM, BLOCK_D, PAGE, True, WINDOW, SOFTCAP, UP,
+        )  # fmt: skip
+    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None] * v_scale
+    if DIRECT:
+        out_place = out_ptr + (token * out_token + (head * GROUP + member) * out_head)[:, None] + column[None, :]
+        tl.store(out_place, acc.to(out_ptr.dtype.element_ty), mask=live)
+    else:
+        line = ((item.to(tl.int64) * tl.num_programs(1) + head) * splits + split) * BLOCK_M + row
+        tl.store(lse_ptr + line, best + tl.log2(total))  # −∞ for a row that saw nothing
+        tl.store(part_ptr + line[:, None] * DIM + column[None, :], acc, mask=live)
+
+
+@triton.jit
+def combine_kernel(
+    part_ptr, lse_ptr, out_ptr, sequences_ptr, starts_ptr, out_token, out_head,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of one query head of one query, with weights by their log2-sum-exp2."""
+    item, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    sequence = tl.load(sequences_ptr + item).to(tl.int64)
+    start = tl.load(starts_ptr + sequence).to(tl.int64)
+    query = row // GROUP
+    if start + query < tl.load(starts_ptr + sequence + 1):
+        split, column = tl.arange(0, SPLITS), tl.arange(0, BLOCK_D)
+        line = ((item.to(tl.int64) * tl.num_programs(1) + head) * SPLITS + split) * ROWS + row
+        lse = tl.load(lse_ptr + line)
+        best = tl.max(lse, axis=0)
+        weights = tl.exp2(lse - tl.where(best == -float("inf"), 0.0, best))
+        total = tl.sum(weights, axis=0)
+        inside = column < DIM
+        part = tl.load(part_ptr + line[:, None] * DIM + column[None, :], mask=inside[None, :], other=0.0)
+        mixed = tl.sum(part * weights[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
+        out_place = out_ptr + (start + query) * out_token + (head * GROUP + row % GROUP) * out_head + column
+        tl.store(out_place, mixed.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def decode_attention(
+    launch: Launcher, out: Tensor, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, sequences: Tensor,
+    queries: int, longest: int, *, scale: float, window: int, softcap: float, kv_scales: tuple[float, float],
+) -> None:  # fmt: skip
+    """Fill the rows of `out` [T, heads, dim] that belong to `sequences` [N] (int32).
+
+    Args:
+        queries: the most that one of them has. longest: tokens in the cache of the longest.
+    """
+    heads, dim = q.shape[1:]
+    kv_heads, page = k_pages.shape[2], k_pages.shape[1]
+    group = heads // kv_heads
+    block_d = triton.next_power_of_2(dim)
+    rows = max(16, triton.next_power_of_2(queries * group))
+    tile = decode_tile(launch.target, block_d, rows, q.dtype)
+    span = min(longest, window + queries - 1) if window else longest
+    splits = _splits(launch.target.processors, len(sequences) * kv_heads, span, tile.keys)
+    direct = splits == 1
+    shape = (len(sequences), kv_heads, splits, rows)
+    lse = torch.empty(() if direct else shape, dtype=torch.float32, device=q.device)
+    part = lse if direct else torch.empty(*shape, dim, dtype=torch.float32, device=q.device)
+    launch(
+        decode_kernel,
+        (len(sequences), kv_heads, splits),
+        (
+            q, k_pages, v_pages, out, part, lse, sequences, batch.query_starts, batch.kv_lengths, batch.block_tables,
+            float(scale * kv_scales[0] * (1.0 if softcap else LOG2_E)), float(kv_scales[1]), float(softcap), window,
+            q.stride(0), q.stride(1), out.stride(0), out.stride(1), batch.block_tables.stride(0),
+            *k_pages.stride()[:3], *v_pages.stride()[:3],
+        ),
+        {
+            "GROUP": group, "DIM": dim, "BLOCK_D": block_d, "PAGE": page, "BLOCK_M": rows, "BLOCK_N": tile.keys,
+            "WINDOW": window > 0, "SOFTCAP": softcap > 0, "DIRECT": direct, "UP": launch.target.interpreted,
+        },
+        warps=tile.warps, stages=tile.stages,
+    )  # fmt: skip
+    if not direct:
+        launch(
+            combine_kernel,
+            (len(sequences), kv_heads, queries * group),
+            (part, lse, out, sequences, batch.query_starts, out.stride(0), out.stride(1)),
+            {"GROUP": group, "DIM": dim, "BLOCK_D": block_d, "ROWS": rows, "SPLITS": splits},
+        )
+
+
+def _splits(processors: int, programs: int, span: int, keys: int) -> int:
+    """Splits of each sequence, a power of two: until there is work for all processors, but each has two blocks or more."""
+    wanted = triton.next_power_of_2(max(1, 2 * processors // programs))
+    useful = max(1, span // (2 * keys))
+    return min(wanted, 1 << (useful.bit_length() - 1), MOST_SPLITS)

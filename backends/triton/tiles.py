@@ -1,0 +1,70 @@
+"""Tile sizes by architecture: small fixed tables in place of autotuning, so that a run does the same on every start.
+
+They are chosen so that the hot kernels spill no registers and fit in shared memory wherever they compile (docs/kernels.md has
+the figures); they were not tuned on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from backends.triton.launch import Target
+
+LOG2_E = 1.4426950408889634
+MOST_SPLITS = 64
+FEW_ROWS = 64
+"""Query heads × queries of a sequence up to which it is treated as decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`rows` of queries (or tokens) × `keys` (or outputs), with the launch's warps and pipeline stages."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def decode_tile(target: Target, block_d: int, rows: int, dtype: torch.dtype) -> Tile:
+    """For split decode attention: keys in blocks that keep a few loads in flight."""
+    if target.interpreted:
+        return Tile(rows, 32, 4, 1)
+    if dtype == torch.float32:
+        small = block_d <= 128 and rows == 16
+        return Tile(rows, 32 if small else 16, 8, 2 if small and target.compute else 1)
+    return Tile(rows, 64 if block_d <= 128 else 32, 4, 3 if target.compute else 1)
+
+
+def prefill_tile(target: Target, block_d: int, dtype: torch.dtype, group: int) -> Tile:
+    """For prefill attention: 128 rows on tensor cores, fewer where the head or the type is wide, but a query's whole `group`."""
+    tile = _prefill_tile(target, block_d, dtype)
+    return tile if group <= tile.rows else replace(tile, rows=1 << (group - 1).bit_length())
+
+
+def _prefill_tile(target: Target, block_d: int, dtype: torch.dtype) -> Tile:
+    if target.interpreted:  # where a program costs and its size does not
+        return Tile(64, 32, 4, 1)
+    if dtype == torch.float32:
+        return Tile(32 if block_d <= 128 else 16, 16, 8, 1)
+    if not target.compute:
+        return Tile(128, 64 if block_d <= 128 else 32, 4 if block_d <= 128 else 8, 1)
+    if block_d > 128:
+        return Tile(64, 32, 8, 2)
+    if target.compute < 90:
+        return Tile(128 if block_d <= 64 else 64, 64, 8, 2)
+    return Tile(128, 64, 8, 3)
+
+
+def experts_tile(target: Target, visits: float, dtype: torch.dtype) -> Tile:
+    """For grouped products: as many rows as an expert has on average, `visits`, within what is useful."""
+    rows = 16 if visits <= 16 else 64 if visits <= 128 else 128
+    if dtype == torch.float32:
+        return Tile(min(rows, 64), 64, 4, 2)
+    if not target.compute:
+        return Tile(rows, 128, 8 if rows == 128 else 4, 2)
+    if target.compute < 90:
+        return Tile(rows, 64 if rows == 128 else 128, 4 if rows == 16 else 8, 3)
+    return Tile(rows, 128, 8 if rows == 128 else 4, 3)

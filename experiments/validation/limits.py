@@ -1,0 +1,65 @@
+"""Batch and token limits that a benchmark tool works out by itself."""
+
+from __future__ import annotations
+
+import math
+
+from sim.hardware import GPUSpec
+from sim.models import ModelSpec
+from sim.quantization.kv import kv_mode_for
+from sim.quantization.weights import weight_mode_for
+
+
+def trtllm_bench(
+    model: ModelSpec,
+    gpu: GPUSpec,
+    *,
+    tensor: int,
+    pipeline: int,
+    weights: str,
+    kv: str,
+    inputs: float,
+    outputs: float,
+    number: int = 0,
+) -> dict[str, int]:
+    """What TensorRT-LLM's `trtllm-bench` sets for given mean lengths (`tensorrt_llm/bench/build/tuning.py`).
+
+    It estimates how many requests fit (memory less the weights at their nominal bytes, times 0.95, over the KV of input
+    and output), caps that at 4,096, and rounds the batch up to 32, 128 or 256 and the tokens to 256, 512 or 1,024.
+
+    Returns:
+        `max_num_seqs` and `max_num_batched_tokens`.
+    """
+    mode, kv_mode = weight_mode_for(weights, model), kv_mode_for(kv, model.dtype)
+    ways = tensor * pipeline
+    bytes_per_token = 2 * model.layers * max(tensor, model.kv_heads) * model.head_dim * kv_mode.bits / 8
+    if model.mla is not None:
+        bytes_per_token = model.layers * model.mla.cached * kv_mode.bits / 8 * tensor
+    free = gpu.memory_bytes * ways - model.params_total * mode.bits / 8
+    fitting = max(free * 0.95, 0.0) / (bytes_per_token * (inputs + outputs))
+    batch = max(min(fitting, 4096.0) / pipeline, 1.0)
+    tokens = min(batch * (1 + inputs / outputs), 32768.0)
+    if batch < 256:
+        seqs = max(64, _up(batch, 32))
+    else:
+        seqs = _up(batch, 128 if batch < 1024 else 256)
+    if tokens < 4096:
+        budget = max(2048, _up(tokens, 256))
+    else:
+        budget = _up(tokens, 512 if tokens < 8192 else 1024)
+    return {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
+
+
+def one_prompt(model: ModelSpec, gpu: GPUSpec, *, inputs: float, number: int, **_: object) -> dict[str, int]:
+    """A token budget that holds one whole prompt beside a full batch: what a server that cannot split prompts needs.
+
+    The InferenceX scripts for TensorRT-LLM set it so: concurrency plus input length, rounded up to 64.
+    """
+    return {"max_num_batched_tokens": _up(inputs + number + 64, 64)}
+
+
+def _up(value: float, unit: int) -> int:
+    return math.ceil(value / unit) * unit
+
+
+LIMITS = {"trtllm-bench": trtllm_bench, "one-prompt": one_prompt}

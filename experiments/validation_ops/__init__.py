@@ -1,0 +1,1 @@
+"""The operators of the cost model held against measured kernel times."""

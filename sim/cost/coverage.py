@@ -1,0 +1,100 @@
+"""How far a configuration is from what was measured, and so how uncertain its prices are.
+
+Every operator class gets a relative standard deviation of the logarithm of its time: from the error of its constants on
+timings held out of their fit, widened where they come from another architecture or stand in for another kind of kernel.
+What is far outside is told in one sentence that names the nearest validated neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import hypot
+from typing import TYPE_CHECKING, Any
+
+from sim.cost.constants import nearest_measured
+from sim.hardware.gpu import GPUSpec, load_gpu
+
+if TYPE_CHECKING:
+    from sim.config import EngineConfig
+    from sim.cost.base import OperatorCost
+    from sim.models.spec import ModelSpec
+    from sim.quantization.weights import WeightMode
+
+_TO_DEVIATION = 1.4826  # median of |x| to standard deviation, for a normal distribution
+_UNKNOWN = 0.15  # median error where a section states none
+_FAR = 0.2  # what another architecture adds: transfer of H100's constants to A100, B200 and L40S, medians of 10-30 %
+_NEAR = 0.03  # another card of the same architecture: H100 to H200
+_STAND_IN = 0.25
+TABLE_ERROR = 0.04
+FIXED = {"elementwise": 0.3, "link": 0.4, "host": 0.5}
+"""Deviations of what has no timings of its own: estimates."""
+LONGEST_CONTEXT = 131_072
+WIDEST_HEAD = 128
+
+_CLASSES = {
+    "experts": "experts", "all_reduce": "all_reduce", "attention_decode": "attention_decode",
+    "attention_prefill": "attention_prefill", "host": "host", "kernel_launch": "host", "lm_head": "linear",
+    "router": "linear", "kv_swap": "link", "all_to_all": "link", "pipeline_send": "link", "logits_gather": "link",
+}  # fmt: skip
+
+
+def class_of(operator: str) -> str:
+    """The class of an operator of `CostModel.explain`, by its name."""
+    name = operator.removesuffix("_windowed")
+    if name in _CLASSES:
+        return _CLASSES[name]
+    return "linear" if name.endswith("_proj") else "elementwise"
+
+
+def deviation(constants: Any, gpu: GPUSpec) -> float:
+    """Standard deviation of the log of a time priced with these constants on this device."""
+    spread = _TO_DEVIATION * (constants.error or _UNKNOWN)
+    if "taken from" in constants.source:
+        near = load_gpu(nearest_measured(gpu))
+        spread = hypot(spread, _NEAR if near.arch == gpu.arch else _FAR)
+    if "taken over for" in constants.source:
+        spread = hypot(spread, _STAND_IN)
+    return spread
+
+
+def step_deviation(costs: Sequence[OperatorCost], deviations: Mapping[str, float]) -> float:
+    """Relative deviation of a whole step: one error a class, classes independent of each other."""
+    total = sum(cost.seconds for cost in costs)
+    if total <= 0:
+        return 0.0
+    shares: dict[str, float] = {}
+    for cost in costs:
+        kind = class_of(cost.name)
+        shares[kind] = shares.get(kind, 0.0) + cost.seconds / total
+    return sum((share * deviations.get(kind, _UNKNOWN)) ** 2 for kind, share in shares.items()) ** 0.5
+
+
+def outside(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMode, measured: bool) -> list[str]:
+    """What of a configuration was not validated, each with its nearest neighbour that was.
+
+    Args:
+        mode: the weight mode as the device runs it. measured: a table of the user's own prices kernels.
+    """
+    found = []
+    near = load_gpu(nearest_measured(gpu))
+    if near.arch != gpu.arch and not measured:
+        found.append(f"kernels of {gpu.name} (priced like {near.name}'s by data sheet; expect 10-30 % an operator)")
+    if not mode.plain and (mode.weight_only or mode.compute in ("int8", "fp4")):
+        found.append(f"{mode.name} matrix products (priced like {'16-bit' if mode.weight_only else 'FP8'} ones)")
+    if model.mla is None and model.head_dim > WIDEST_HEAD:
+        found.append(f"heads {model.head_dim} wide (measured: 64 and {WIDEST_HEAD})")
+    parallel = config.parallel
+    if parallel.pipeline > 1:
+        found.append("pipeline stages (measured: tensor parallelism alone)")
+    if parallel.expert > max(parallel.tensor, 1):
+        found.append("experts spread over replicas (measured: one rank's experts; links by data sheet)")
+    if parallel.tensor > 8:
+        found.append("more than 8 GPUs a group (measured: 2, 4, 8)")
+    if config.max_model_len > LONGEST_CONTEXT:  # a model's own limit says little about the requests it gets
+        found.append(f"contexts of {config.max_model_len:,} tokens (measured up to {LONGEST_CONTEXT:,})")
+    return found
+
+
+def sentence(found: Sequence[str]) -> tuple[str, ...]:
+    """One note for the user, or none."""
+    return (f"outside what was validated: {'; '.join(found)}",) if found else ()

@@ -1,0 +1,109 @@
+"""The experts of a mixture-of-experts layer: how many are touched, how full the fullest GPU is, and what it costs."""
+
+from __future__ import annotations
+
+from sim.cost.constants import MoEConstants
+from sim.cost.operators import US, Work, bound_of
+from sim.hardware.gpu import GPUSpec
+
+_CLASSES = 16  # experts of similar popularity are taken together
+
+
+class Routing:
+    """How tokens choose among experts.
+
+    With `skew` 0 every expert is equally likely. Otherwise loads follow a power law with density x^-skew between 1 and
+    `_WIDEST` times the least popular expert, the shape with which NVIDIA's aiconfigurator draws its skewed routings
+    (1.01 and 1.2 there); expert-parallel ranks get random experts, and the rank described is the fullest.
+    """
+
+    _WIDEST = 1000.0
+
+    def __init__(self, experts: float, local: float, chosen: float, skew: float = 0.0) -> None:
+        """Args: `experts` in all, `local` on this GPU, `chosen` per token."""
+        mean = chosen / experts
+        if skew:
+            shares = self._shares(skew, int(min(experts, _CLASSES)))
+            chances = [min(mean * share, 1.0) for share in shares]
+        else:
+            shares, chances = [1.0], [mean]
+        self.local = local
+        self._miss = [1.0 - chance for chance in chances]
+        # The fullest of several ranks holds the most popular class once, and an average of the others.
+        full = local / experts
+        hottest = (shares[-1] + (local - 1) * (len(shares) - shares[-1]) / max(len(shares) - 1, 1)) / local
+        self.share = chosen * full * (max(hottest, 1.0) if full < 1.0 and len(shares) > 1 else 1.0)
+        self.chosen = chosen
+
+    def _shares(self, skew: float, classes: int) -> list[float]:
+        """Load of experts relative to the mean, ascending: quantiles of the power law."""
+        raw, top = [], self._WIDEST
+        for i in range(classes):
+            q = (i + 0.5) / classes
+            if abs(skew - 1.0) < 1e-6:
+                raw.append(top**q)
+            else:
+                power = 1.0 - skew
+                raw.append((1.0 + q * (top**power - 1.0)) ** (1.0 / power))
+        mean = sum(raw) / classes
+        return [value / mean for value in raw]
+
+    def touched(self, tokens: float) -> float:
+        """Experts of this GPU that at least one of `tokens` tokens chose, in expectation."""
+        missed = sum(miss**tokens for miss in self._miss)
+        return self.local * (1.0 - missed / len(self._miss))
+
+
+class GroupedGemm:
+    """The experts of one layer on m tokens: routing, up and down projections, weighted sum.
+
+    Only experts that some token chose are read. Each of them computes `pad` rows more than it has tokens (tiles are
+    filled up), and what is done to rows of other ranks' tokens (sorting, activation, summing) costs a share `passing`.
+    """
+
+    def __init__(
+        self, constants: MoEConstants, gpu: GPUSpec, compute: str, *, experts: float, local: float, chosen: float,
+        hidden: float, up: float, down: float, expert_bytes: float, activation_bytes: float, tokens_factor: float = 1.0,
+        skew: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Args: `experts` in all, `local` on this GPU, `chosen` per token; `up` rows of the first matrix and `down`
+        columns of the second; `expert_bytes` of one expert; `tokens_factor`, tokens arriving here per token of ours;
+        `skew` of the routing.
+        """
+        self.source = constants.source
+        self.routing, self._factor = Routing(experts, local, chosen, skew), tokens_factor
+        self._expert, self._pad, self._passing = expert_bytes, constants.pad, constants.passing
+        rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
+        self._flops = 2.0 * hidden * (up + down)
+        self._compute = self._flops / rate
+        self._touch = expert_bytes / bandwidth + constants.expert_us * US
+        self._moved = 4.0 * hidden + (hidden + down) * (activation_bytes + 2.0) + 2.0 * up
+        self._stream = self._moved / (constants.activation * gpu.bandwidth)
+        self._norm, self._inverse, self._launch = (
+            constants.norm,
+            1.0 / constants.norm,
+            constants.launch_us * US,
+        )
+
+    def touched(self, m: float) -> float:
+        """Experts of this GPU that at least one of m tokens chose, in expectation."""
+        return self.routing.touched(m * self._factor)
+
+    def _parts(self, m: float) -> tuple[float, float, float, float]:
+        """(experts touched, rows computed here, seconds of arithmetic, seconds of streaming rows)."""
+        touched, tokens = self.touched(m), m * self._factor
+        rows = tokens * self.routing.share
+        streamed = rows + self._passing * max(tokens * self.routing.chosen - rows, 0.0)
+        return touched, rows, (rows + self._pad * touched) * self._compute, streamed * self._stream
+
+    def seconds(self, m: float) -> float:
+        """Duration for m tokens."""
+        touched, _, compute, stream = self._parts(m)
+        memory = touched * self._touch
+        return (compute**self._norm + memory**self._norm) ** self._inverse + self._launch + stream
+
+    def work(self, m: float) -> Work:
+        """Operations of the chosen experts; bytes of those touched and of the rows that pass through."""
+        touched, rows, compute, stream = self._parts(m)
+        moved = touched * self._expert + rows * self._moved
+        return Work(rows * self._flops, moved, bound_of(compute, touched * self._touch + stream, self._launch))

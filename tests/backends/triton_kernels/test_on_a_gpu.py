@@ -1,0 +1,24 @@
+"""All kernels against plain torch, on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("stored", ["as computed", "fp8"])
+def test_one_round(dtype, stored) -> None:
+    from exercise import exercise
+
+    from backends.triton.operators import TritonOperators
+
+    fp8 = torch.float8_e4m3fn if torch.cuda.get_device_capability() >= (8, 9) else torch.float8_e5m2
+    exercise(TritonOperators("cuda"), "cuda", dtype, fp8 if stored == "fp8" else dtype, vocabulary=151_936)

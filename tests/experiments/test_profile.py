@@ -1,0 +1,133 @@
+"""`bench profile`: a machine measured, and the same workload in both worlds: counts equal, times told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulate import run
+from typer.testing import CliRunner
+
+from experiments.cli import app
+from experiments.profile import _two
+from reports.metrics import summarize
+from sim.cost.base import StepShape
+from sim.cost.timings import read_timings
+from sim.hardware import load_gpu
+from workloads.errors import InputError
+
+WORKLOAD = {
+    "name": "both worlds",
+    "engine": {
+        "preset": "vllm",
+        "max_model_len": 200,
+        "kv": {"capacity_tokens": 1600},
+        "scheduler": {"max_num_seqs": 4},
+    },
+    "traffic": {
+        "max_tokens": "exact",
+        "synthetic": {
+            "requests": 16,
+            "arrivals": {"process": "constant", "rate": 100},
+            "input_tokens": {"distribution": "uniform", "low": 10, "high": 40},
+            "output_tokens": {"distribution": "uniform", "low": 4, "high": 12},
+            "sessions": {"turns": 3, "think": "1ms"},
+        },
+    },
+    "load": {"mode": "closed", "concurrency": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> tuple[Path, Path, dict]:
+    """A tiny model, its profile, and what the command said."""
+    pytest.importorskip("torch", minversion="2.0")
+    pytest.importorskip("transformers")
+    from backends.weights.tiny import make_tiny
+
+    home = tmp_path_factory.mktemp("profile")
+    model = make_tiny("tiny-qwen3", home / "tiny")
+    command = ["profile", "--model", str(model), "-o", str(home / "table"), "--json"]
+    sizes = ["--tokens", "64", "--batch", "4", "--length", "128", "--device", "cpu"]
+    done = CliRunner().invoke(app, [*command, *sizes])
+    assert done.exit_code == 0, done.output
+    again = CliRunner().invoke(app, [*command, *sizes])
+    assert again.exit_code == 2 and "--overwrite" in again.output
+    return model, home / "table", json.loads(done.stdout)
+
+
+def in_simulation(model: Path, table: Path) -> dict:
+    cost = {"tables": [str(table / "kernels.csv")], "calibration": str(table / "calibration.toml")}
+    return {"model": str(model), "backend": {"name": "sim", "gpu": str(table / "gpu.toml")}, "cost": cost}
+
+
+def test_the_table_has_every_shape_of_the_model(measured) -> None:
+    _, table, told = measured
+    timings = read_timings(table / "kernels.csv")
+    assert len(timings) == told["timings"]
+    linears = {(t.shape["n"], t.shape["k"]) for t in timings if t.op == "gemm"}
+    assert linears == {(384, 64), (64, 256), (320, 64), (64, 160), (512, 64)}
+    assert {t.shape["m"] for t in timings if t.op == "gemm"} == {1, 2, 4, 8, 16, 32, 64}
+    assert {t.op for t in timings} == {"gemm", "attn_decode", "attn_prefill"}
+    assert "fp32" in (table / "kernels.csv").read_text("utf-8")
+    device = load_gpu(str(table / "gpu.toml"))
+    assert device.bf16 == told["flops_per_s"] > 0 and device.arch == "cpu"
+
+
+def test_the_same_workload_in_both_worlds(measured, capsys: pytest.CaptureFixture[str]) -> None:
+    model, table, _ = measured
+    real = run({"model": str(model), "backend": {"name": "torch", "device": "cpu"}}, WORKLOAD)
+    simulated = run(in_simulation(model, table), WORKLOAD)
+    for column in ("cached_tokens", "output_tokens", "preemptions", "recomputed_tokens"):
+        np.testing.assert_array_equal(getattr(real.requests, column), getattr(simulated.requests, column), column)
+    ours, theirs = summarize(real), summarize(simulated)
+    assert ours["engine_steps"] == theirs["engine_steps"] and ours["prefix_hit_rate"] == theirs["prefix_hit_rate"] > 0
+    with capsys.disabled():
+        for name in ("mean_ttft_ms", "mean_tpot_ms"):
+            print(f"\n{name}: predicted {theirs[name]:.2f}, measured {ours[name]:.2f}", end="")
+            assert 0.1 < theirs[name] / ours[name] < 10, "not even the order of magnitude"
+
+
+def test_prices_follow_the_table(measured) -> None:
+    """A step of the model costs its operators, and what is between them; the source says where from."""
+    from simulate import workload
+
+    from experiments import runner
+
+    model, table, told = measured
+    cost = runner.resolve(workload(in_simulation(model, table), WORKLOAD)).cost
+    shape = StepShape(2, 100, (), 2)
+    parts = {each.name: each for each in cost.explain(shape)}
+    assert parts["host"].seconds == pytest.approx(told["host_ms_per_step"] * 1e-3, rel=1e-3)
+    assert "kernels.csv" in parts["qkv_proj"].source and "bench profile" in parts["host"].source
+    timings = {(t.op, *t.size): t.us for t in read_timings(table / "kernels.csv")}
+    layers = 2
+    assert parts["qkv_proj"].seconds == pytest.approx(layers * timings["gemm", 2, 384, 64] * 1e-6, rel=1e-3)
+
+
+def test_a_device_of_ones_own_is_checked(tmp_path: Path, measured) -> None:
+    good = (measured[1] / "gpu.toml").read_text("utf-8")
+    for text, words in (
+        ("bandwidth = ", "is not a description of a device"),
+        (good.replace("sms = 1", 'sms = "x"'), "sms: expected int, found 'x'"),
+        (good.replace("sms = 1\n", ""), "sms: expected int, found None"),
+        (good + "smms = 3\n", "unknown key 'smms'"),
+        (good.replace("fp8 = 0.0", "fp8 = -1.0"), "fp8: expected float, found -1.0"),
+        (good.replace("gpus_per_node = 1", "gpus_per_node = 0"), "gpus_per_node: must be above 0"),
+    ):
+        (tmp_path / "gpu.toml").write_text(text, "utf-8")
+        with pytest.raises(InputError) as caught:
+            load_gpu(str(tmp_path / "gpu.toml"))
+        assert words in str(caught.value) and "gpu.toml" in str(caught.value)
+    with pytest.raises(InputError, match=r"nowhere\.toml"):
+        load_gpu(str(tmp_path / "nowhere.toml"))
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.003, 2.0), (0.0, 1.5), (0.002, 0.0)])
+def test_two_constants_are_found_again(a: float, b: float) -> None:
+    moved = np.linspace(0.001, 0.02, 9)
+    rest = a + b * moved
+    assert _two(rest, moved, rest + 0.01) == pytest.approx((a, b), abs=1e-9)
+    assert min(_two(rest - 0.1, moved, rest + 0.01)) >= 0

@@ -1,0 +1,159 @@
+"""Choosing rows, knowing results again, impossible figures, fitting a deployment."""
+
+import math
+
+import pytest
+
+from experiments.validation.cells import cell_of
+from experiments.validation.plausible import mark_implausible
+from experiments.validation.pool import Store
+from experiments.validation.simulate import simulate
+from experiments.validation.table import read_table
+from experiments.validation.validate import choose, exclusions, validate
+from workloads.errors import InputError
+
+
+def test_rows_by_source_and_metric(table):
+    rows = read_table(
+        table({"source": "one"}, {"source": "two", "table_id": "t2", "metric": "ttft_ms_p99"}, {"source": "two"})
+    )
+    assert len(choose(rows, sources=["two"])) == 2
+    assert len(choose(rows, sources=["t2"])) == 1
+    assert len(choose(rows, metrics=["ttft_ms"])) == 1
+    with pytest.raises(InputError, match=r"no source 'tvo'.*did you mean two"):
+        choose(rows, sources=["tvo"])
+    with pytest.raises(InputError, match=r"unknown metric 'ttft'.*ttft_ms"):
+        choose(rows, metrics=["ttft"])
+    with pytest.raises(InputError, match=r"no row has the metric itl_ms.*the tables have"):
+        choose(rows, metrics=["itl_ms"])
+    with pytest.raises(InputError, match="nothing is left"):
+        choose([], sources=[])
+
+
+def test_a_subset_is_spread_and_keeps_measurements_whole(table):
+    rows = read_table(
+        table(
+            *[
+                {"model": model, "isl": str(isl), "metric": metric}
+                for model in ("Llama-3.1-8B", "Llama-3.1-70B")
+                for isl in range(100, 150)
+                for metric in ("ttft_ms", "tpot_ms")
+            ]
+        )
+    )
+    chosen = choose(rows, subset=6)
+    assert len(chosen) == 12
+    assert {r.model for r in chosen} == {"Llama-3.1-8B", "Llama-3.1-70B"}
+    assert len({(r.model, r.isl) for r in chosen}) == 6
+    assert chosen == choose(rows, subset=6)
+
+
+def test_results_are_known_again_and_survive_a_torn_line(flat, table, tmp_path):
+    rows = read_table(table({}, {"osl": "12"}))
+    path = tmp_path / "points.jsonl"
+    first = validate(rows, jobs=1, store=Store(path))
+    path.write_text(path.read_text() + '{"key": "torn', "utf-8")
+    again = validate(rows, jobs=1, store=Store(path))
+    assert (first.points, first.known, again.known) == (2, 0, 2)
+    assert [c.predicted for c in again.cells] == [c.predicted for c in first.cells]
+
+
+def test_ctrl_c_keeps_what_is_done(flat, table, tmp_path, monkeypatch):
+    rows = read_table(table(*[{"osl": str(n)} for n in (11, 12, 13)]))
+    done = []
+
+    def interrupt(point):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(point)
+        return simulate(point)
+
+    monkeypatch.setattr("experiments.validation.pool.simulate", interrupt)
+    path = tmp_path / "points.jsonl"
+    found = validate(rows, jobs=1, store=Store(path))
+    assert not found.complete
+    assert [c.predicted is not None for c in found.cells] == [True, True, False]
+    assert len(Store(path).results) == 2
+
+
+def test_in_two_processes_the_figures_are_the_same(table):
+    rows = read_table(table(*[{"osl": str(n)} for n in (3, 4, 5)]))
+    alone, together = validate(rows, jobs=1), validate(rows, jobs=2)
+    assert [c.predicted for c in alone.cells] == [c.predicted for c in together.cells]
+    assert all(c.predicted for c in alone.cells)
+
+
+def test_exclusions_are_counted_and_simulated_only_where_that_is_wanted(flat, table):
+    rows = read_table(table({}, {"weight_dtype": ""}, {"model": "Unknown-13B"}))
+    counted = exclusions(validate(rows, jobs=1).cells)
+    assert {key[0]: (count, key[2]) for key, count in counted.items()} == {
+        "precision missing": (1, True),
+        "unknown model": (1, False),
+    }
+    cells = validate(rows, jobs=1).cells
+    assert [c.predicted is not None for c in cells] == [True, True, False]
+    cells = validate(rows, jobs=1, everything=False).cells
+    assert [c.predicted is not None for c in cells] == [True, False, False]
+
+
+def doubted(table, *rows):
+    cells = [cell_of(row) for row in read_table(table(*rows))]
+    mark_implausible(cells)
+    return [cell.implausible for cell in cells]
+
+
+def test_impossible_figures_are_told(table):
+    """8B in 16 bit is 15 GB beside the embedding: at least 4.5 ms a token on an H100, 224 tokens/s of one sequence."""
+    single = {"concurrency_or_rate": "batch=1"}
+    found = doubted(
+        table, {**single, "value": "180"}, {**single, "value": "400"}, {**single, "weight_dtype": "fp8", "value": "400"},
+        {**single, "metric": "tpot_ms", "value": "2"}, {**single, "metric": "tpot_ms", "value": "6"},
+        {"concurrency_or_rate": "batch=512", "value": "90000"},
+        {"concurrency_or_rate": "batch=512", "value": "90000", "n_gpu": ""},
+    )  # fmt: skip
+    assert [bool(reason) for reason in found] == [False, True, False, True, False, True, False]
+    assert "reading the weights" in found[1]
+    assert "tensor cores" in found[5]
+
+
+def test_a_closed_loop_whose_times_imply_too_much_is_told(table):
+    """128 in flight of 4,000 + 100 tokens in 0.1 + 99 x 0.002 s are 1.76 million tokens/s."""
+    loop = {
+        "load_kind": "closed_loop_concurrency",
+        "concurrency_or_rate": "concurrency=128",
+        "isl": "4000",
+        "osl": "100",
+    }
+    fast = ({**loop, "metric": "ttft_ms", "value": "100"}, {**loop, "metric": "tpot_ms", "value": "6"})
+    assert all("in flight" in reason for reason in doubted(table, *fast))
+    slow = ({**loop, "metric": "ttft_ms", "value": "9000"}, {**loop, "metric": "tpot_ms", "value": "60"})
+    assert doubted(table, *slow) == ["", ""]
+
+
+def test_a_host_time_is_found_again_on_the_other_half(table):
+    """Measured values made with 1.5 ms more a step: without fitting all are off by them, with it none is."""
+    loop = {"load_kind": "closed_loop_concurrency", "metric": "tpot_ms", "isl": "64"}
+    plain = [
+        {**loop, "concurrency_or_rate": f"concurrency={c}", "osl": str(n)} for c in (1, 2, 4) for n in (16, 24, 32)
+    ]
+    cells = [cell_of(row) for row in read_table(table(*plain))]
+    for cell in cells:
+        cell.point.host_ms = 1.5
+    made = [
+        {**row, "value": str(simulate(cell.point).figures["tpot_ms_mean"])}
+        for row, cell in zip(plain, cells, strict=True)
+    ]
+    rows = read_table(table(*made))
+    before, after = validate(rows, jobs=1), validate(rows, jobs=1, fit=True)
+    assert all(cell.log_ratio < -0.1 for cell in before.cells)
+    assert list(after.fitted.values()) == [pytest.approx(1.5, abs=0.02)]
+    roles = [cell.role for cell in after.cells]
+    assert set(roles) == {"fitted", "held out"}
+    assert max(abs(cell.log_ratio) for cell in after.cells if cell.role == "held out") < 0.01
+
+
+def test_too_few_points_are_not_fitted(table):
+    rows = read_table(table({"metric": "tpot_ms", "value": "9"}))
+    found = validate(rows, jobs=1, fit=True)
+    assert found.fitted == {}
+    assert math.isfinite(found.cells[0].log_ratio)
