@@ -177,7 +177,7 @@ def test_past_capacity_throughput_stays_and_the_queue_takes_the_rest(preset: str
     for factor in (1.5, 2, 3):
         rate = factor * capacity
         r = run({**base, "traffic.synthetic.arrivals": {"process": "constant", "rate": rate}}).requests
-        assert len(r) / (r.finish.max() - r.sent.min()) == pytest.approx(capacity, rel=0.02), factor
+        assert len(r) / (r.finish.max() - r.sent.min()) == pytest.approx(capacity, rel=0.03), factor
         # from when the first have finished to when the last have come, those in the system grow by the difference
         start, end = np.quantile(r.finish, 0.05), r.sent.max()
         inside = [(r.sent <= t).sum() - (r.finish <= t).sum() for t in (start, end)]
