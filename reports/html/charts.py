@@ -9,23 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.html.scales import Scale, fit
-from reports.html.svg import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Figure,
-    colour,
-    drawing,
-    empty,
-    frame,
-    line,
-    path,
-    rounded,
-    text,
-)  # fmt: skip
+from reports.html.svg import TOP, Figure, across, colour, drawing, empty, frame, line, path, rounded, text, upwards
 from reports.percentiles import Distribution
 from reports.wording import number
 
@@ -59,8 +43,8 @@ def over_time(
         return empty(key, title, "nothing was recorded over time")
     span, span_unit = time_axis(times)
     tops = [v for s in series for v in s.values] + ([limit[0]] if limit else [])
-    x = Scale(*_ends(span), LEFT, WIDTH - RIGHT)
-    y = Scale(*fit(tops), HEIGHT - BOTTOM, TOP)
+    x = across(*_ends(span))
+    y = upwards(*fit(tops))
     parts = [frame(x, y, span_unit, unit)]
     for i, s in enumerate(series):
         points = [(x(a), y(b) if math.isfinite(b) else None) for a, b in zip(span, s.values, strict=True)]
@@ -82,8 +66,8 @@ def stacked(
         return empty(key, title, "nothing was recorded over time")
     span, span_unit = time_axis(times)
     total = np.sum([s.values for s in series], axis=0)
-    x = Scale(*_ends(span), LEFT, WIDTH - RIGHT)
-    y = Scale(0.0, top or fit(total)[1], HEIGHT - BOTTOM, TOP)
+    x = across(*_ends(span))
+    y = upwards(0.0, top or fit(total)[1])
     parts, below = [frame(x, y, span_unit, unit)], np.zeros(len(times))
     for i, s in enumerate(series):
         above = below + s.values
@@ -107,9 +91,9 @@ def distribution(key: str, title: str, d: Distribution, *, shade: int = 0, weigh
     counts = _binned(d, edges)
     edges = edges * factor
     room = 14.0 * 3
-    x = Scale(float(edges[0]), float(edges[-1]), LEFT, WIDTH - RIGHT, log)
+    x = across(float(edges[0]), float(edges[-1]), log)
     shares = counts / d.count * 100
-    y = Scale(0.0, float(shares.max()) or 1.0, HEIGHT - BOTTOM, TOP + room)
+    y = upwards(0.0, float(shares.max()) or 1.0, room=room)
     parts = [frame(x, y, f"{unit}{', logarithmic' if log else ''}", f"% of {weight}")]
     bars = []
     for a, b, v in zip(edges[:-1], edges[1:], shares, strict=True):

@@ -7,22 +7,7 @@ from dataclasses import dataclass, field
 
 from reports.html.charts import chart_data
 from reports.html.scales import Scale, fit
-from reports.html.svg import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Figure,
-    colour,
-    drawing,
-    empty,
-    frame,
-    line,
-    path,
-    text,
-)  # fmt: skip
+from reports.html.svg import Figure, across, colour, drawing, empty, frame, line, path, text, upwards
 from reports.wording import clean, number
 
 
@@ -80,9 +65,9 @@ def curves(
     spots = [s for curve in lines for s in curve.spots]
     if not spots:
         return empty(key, title, "no point of the sweep has this figure")
-    x = Scale(*_span([s.x for s in spots], log_x, x_labels), LEFT, WIDTH - RIGHT, log_x)
+    x = across(*_span([s.x for s in spots], log_x, x_labels), log_x)
     limit = [marks.limit[0]] if marks.limit else []
-    y = Scale(*fit([s.y for s in spots] + limit, log=log_y), HEIGHT - BOTTOM, TOP, log_y)
+    y = upwards(*fit([s.y for s in spots] + limit, log=log_y), log_y)
     parts = [frame(x, y, x_title, y_title, x_labels=x_labels)]
     for i, curve in enumerate(lines):
         points = [(x(s.x), y(s.y)) for s in curve.spots]
@@ -147,7 +132,7 @@ def _marks(marks: Marks, x: Scale, y: Scale) -> list[str]:
         value, label = marks.limit
         parts.append(line(x.start, y(value), x.end, y(value), "limit"))
         # below the line where the axis title stands above it
-        parts.append(text(x.start + 6, y(value) + (14 if y(value) < TOP + 14 else -5), label, kind="mark"))
+        parts.append(text(x.start + 6, y(value) + (14 if y(value) < y.end + 14 else -5), label, kind="mark"))
     if len(marks.front) > 1:
         parts.append(f'<path d="{path([(x(a), y(b)) for a, b in marks.front])}" class="front"/>')
     if marks.knee:

@@ -31,6 +31,16 @@ class Figure:
     data: dict = field(default_factory=dict)
 
 
+def across(low: float, high: float, log: bool = False) -> Scale:
+    """The scale of the x axis: over the width of the drawing."""
+    return Scale(low, high, LEFT, WIDTH - RIGHT, log)
+
+
+def upwards(low: float, high: float, log: bool = False, *, room: float = 0) -> Scale:
+    """The scale of the y axis: from the bottom up, with `room` pixels left free at the top."""
+    return Scale(low, high, HEIGHT - BOTTOM, TOP + room, log)
+
+
 def text(x: float, y: float, content: str, *, anchor: str = "start", kind: str = "tick") -> str:
     """A text element; `content` is escaped."""
     return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(content)}</text>'

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.errors import InputError
-from workloads.registry import resolve as find
+from sim.quantization.names import find_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +46,7 @@ def load_kv_mode(name: str) -> KVMode:
     Raises:
         InputError: no such mode, with the nearest names.
     """
-    key = name.lower().replace("_", "-")
-    key = ALIASES.get(key, key)
-    if key in KV_MODES:
-        return KV_MODES[key]
-    found = find("KV dtype", name, KV_MODES, "twinserve.quantizations")
-    if not isinstance(found, KVMode):
-        raise InputError(f"KV dtype {name!r} is a {type(found).__name__}, expected a KVMode")
-    return found
+    return find_mode("KV dtype", name, KV_MODES, ALIASES, KVMode)
 
 
 def list_kv_modes() -> list[KVMode]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sim.quantization.names import find_mode
 from workloads.errors import InputError
-from workloads.registry import resolve as find
 
 if TYPE_CHECKING:
     from sim.hardware.gpu import GPUSpec
@@ -162,14 +162,7 @@ def load_weight_mode(name: str) -> WeightMode:
     Raises:
         InputError: no such mode, with the nearest names.
     """
-    key = name.lower().replace("_", "-")
-    key = ALIASES.get(key, key)
-    if key in WEIGHT_MODES:
-        return WEIGHT_MODES[key]
-    found = find("quantization", name, WEIGHT_MODES, "twinserve.quantizations")
-    if not isinstance(found, WeightMode):
-        raise InputError(f"quantization {name!r} is a {type(found).__name__}, expected a WeightMode")
-    return found
+    return find_mode("quantization", name, WEIGHT_MODES, ALIASES, WeightMode)
 
 
 def list_weight_modes() -> list[WeightMode]:
