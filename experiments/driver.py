@@ -40,7 +40,9 @@ class LoadDriver:
         self.sent = np.full(len(traffic), np.nan)
         self.count = 0
         self._heap: list[tuple[float, int]] = []  # (time in the queue, row), of rows that were sent
-        self._left: dict[int, int] = {}  # first turn's row → turns of the session that are sent and not over, if not one
+        self._left: dict[
+            int, int
+        ] = {}  # first turn's row → turns of the session that are sent and not over, if not one
         self._closed = concurrency > 0
         if self._closed:
             self._rows, self._times = roots.tolist(), []
@@ -93,7 +95,9 @@ class LoadDriver:
         while start < stop:
             if start == self._made_until:
                 rows = self._rows[start : start + _BATCH]
-                self._made = list(zip(self._traffic.requests(rows), self._times[start : start + len(rows)], strict=True))
+                self._made = list(
+                    zip(self._traffic.requests(rows), self._times[start : start + len(rows)], strict=True)
+                )
                 self._made_until = start + len(rows)
             end = min(stop, self._made_until)
             first = start - self._made_until

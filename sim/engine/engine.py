@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from sim.config import EngineConfig
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sim.schedulers.victims import VictimRule
 
 _NEVER = float("inf")
+_admission = attrgetter("order")
 _PATIENCE = 20_000
 """Steps without a single token after which the engine is taken to be going in circles."""
 
@@ -350,9 +352,12 @@ class Engine:
         if plan.swapped_in:
             for seq, _ in plan.swapped_in:
                 seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
+        ended = outcome.ended
         if self._ended_stays:
-            self._note_stays(after, outcome.ended)
-        for seq in outcome.ended:
+            self._note_stays(after, ended)
+        if len(ended) > 1:  # whose memory is free first must not hang on the executor
+            ended = sorted(ended, key=_admission)
+        for seq in ended:
             if seq.alive and seq.order >= 0:  # a sample that found no memory to split off into has had no token yet
                 self._finish(seq, plan, after, now)
         if self._undelivered and not self.state.running:

@@ -27,7 +27,7 @@ NO_BLOCKS: array[int] = array("i")
 class Sequence:
     """One sample of one request, as policies see it. The true length of its answer is not among its attributes.
 
-    A policy with something to remember about a sequence keeps it in a dict of its own: nothing can be hung onto this.
+    A policy with something to remember about a sequence keeps it in a (weak) dict of its own: nothing can be hung onto this.
 
     Attributes:
         row: the request's row in the traffic; `sample` counts from 0 where a request asks for several.
@@ -56,7 +56,7 @@ class Sequence:
 
     # Slots, and everything set at once: attributes found on the class cost several times as much to read.
     __slots__ = (
-        "_base", "_computed", "_known", "admitted_at", "alive", "arrival", "blocks", "bucket", "cached_tokens", "cohort",
+        "__weakref__", "_base", "_computed", "_known", "admitted_at", "alive", "arrival", "blocks", "bucket", "cached_tokens", "cohort",
         "footprint", "join_tick", "keys", "limit", "lost_tokens", "max_tokens", "node", "order", "place", "preemptions",
         "priority", "prompt", "prompt_tokens", "recomputed_tokens", "registered", "row", "runs", "sample", "seated_in",
         "siblings", "slab", "token_at",

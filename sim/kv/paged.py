@@ -288,7 +288,9 @@ class PagedAllocator:
             if self._grown_tick == cohort.tick:
                 granted += 1
                 if cohort.size == 1:
-                    self._grown_tick = -1  # the only one to whom a token was granted is gone; the counter may stand still
+                    self._grown_tick = (
+                        -1
+                    )  # the only one to whom a token was granted is gone; the counter may stand still
         missing = -(-granted // size) - assigned
         if missing > 0:
             assigned += missing

@@ -119,25 +119,24 @@ class LongestPrefix(FirstCome):
 
     def remove(self, seq: Sequence) -> None:
         super().remove(seq)
-        if self._allocator.shares and len(self._queue) <= self.limit and seq.prompt_tokens >= self.short_hit:
+        if self._allocator.shares and len(self) <= self.limit and seq.prompt_tokens >= self.short_hit:
             self._begun[beginning(seq.prompt, self.short_hit)] = seq
 
     def head(self) -> Sequence:
-        queue = self._queue
-        if len(queue) == 1 or len(queue) > self.limit or not self._allocator.shares:
-            return queue[0]
-        hits = {seq: self._allocator.lookup(seq).tokens for seq in queue}
+        if len(self) == 1 or len(self) > self.limit or not self._allocator.shares:
+            return self[0]
+        hits = {seq: self._allocator.lookup(seq).tokens for seq in self}
         self._begun = {start: seq for start, seq in self._begun.items() if self._under_way(seq)}
         seen = set(self._begun)
         deprioritised: set[Sequence] = set()
-        for seq in queue:
+        for seq in self:
             if hits[seq] > self.short_hit or seq.prompt_tokens < self.short_hit:
                 continue
             start = beginning(seq.prompt, self.short_hit)
             if start in seen:
                 deprioritised.add(seq)
             seen.add(start)
-        return min(queue, key=lambda seq: (seq in deprioritised, -hits[seq]))
+        return min(self, key=lambda seq: (seq in deprioritised, -hits[seq]))
 
     def _under_way(self, seq: Sequence) -> bool:
         """Whether it was admitted and its beginning is just being computed."""
