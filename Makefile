@@ -1,5 +1,5 @@
 # make run     set up .venv and run the bundled example
-# make test    set up what tests need and run them (ARGS="-k gate" picks some)
+# make test    set up what tests need and run them (ARGS="-k gate" picks some; EXTRAS=dev,engine brings torch along)
 # make lint    style
 # make bench   the project's own speed
 # make kernels compile the Triton kernels for GPUs that need not be here, and renew docs/kernels.md
@@ -7,12 +7,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+EXTRAS ?= dev
 EXAMPLE ?= workloads/examples/chat-h100.yaml
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+comma := ,
 CORE := $(VENV)/.core-installed
-DEV := $(VENV)/.dev-installed
+DEV := $(VENV)/.$(subst $(comma),-,$(EXTRAS))-installed
 
 .PHONY: run test lint bench kernels
 .DELETE_ON_ERROR:
@@ -31,7 +33,7 @@ bench: $(DEV)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=min,median,rounds $(ARGS)
 
 kernels:
-	@$(BIN)/python -c 'import torch, triton' 2>/dev/null || { echo "torch and triton are needed: $(BIN)/pip install -e '.[engine]' triton"; exit 1; }
+	@$(BIN)/python -c 'import torch, triton' 2>/dev/null || { echo "torch and triton are needed: $(BIN)/pip install -e '.[engine]'"; exit 1; }
 	$(BIN)/python -m backends.triton.compile_ahead --out docs/kernels.md $(ARGS)
 
 $(BIN)/python:
@@ -43,5 +45,5 @@ $(CORE): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -q -c constraints.txt -e '.[dev]'
+	$(PIP) install -q -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@ $(CORE)

@@ -128,16 +128,20 @@ def _fit_budget(draft: Draft) -> None:
 def _memory_policy(draft: Draft) -> None:
     """Somebody must give way when memory runs out: a gate that reserves, a slab, or a victim."""
     gate, victim = draft["scheduler.gate"], draft["scheduler.victim"]
+    ranked = draft["scheduler.policy"] == "priority"
     reserves = gate in ("reserve-output", "max-length") or draft["kv.allocator"] == "contiguous"
     if victim == "none" and not reserves:
         why = "nobody may be preempted, so whole answers must be reserved"
         if not draft.user("scheduler.gate"):
             draft.give_way("scheduler.gate", "max-length", why)
         elif not draft.user("scheduler.victim") and draft["scheduler.name"] != "static":
-            draft.give_way("scheduler.victim", "last-admitted", f"gate {gate} may be too hopeful")
+            fitting = "lowest-priority" if ranked else "last-admitted"
+            draft.give_way("scheduler.victim", fitting, f"gate {gate} may be too hopeful")
         else:
             hint = "write reserve-output, max-length, or another victim"
             draft.refuse("scheduler.gate", f"{gate} cannot be: {why}", hint)
+    if ranked and draft["scheduler.victim"] != "none" and not draft.user("scheduler.victim"):
+        draft.give_way("scheduler.victim", "lowest-priority", "policy priority lets the least urgent give way")
     if draft["scheduler.gate"] == "max-length" and draft["kv.prefix_caching"] and draft.user("scheduler.gate"):
         draft.notices.append("engine.scheduler.gate: max-length counts shared prefixes once for each sequence")
 
@@ -191,6 +195,8 @@ def _idle_packing(draft: Draft) -> Iterator[tuple[str, str]]:
             yield f"scheduler.{key}", f"scheduler {name} does not cut prompts"
     if draft["scheduler.prefill"] == "mixed":
         yield "scheduler.prefill_wait_steps", "it belongs to prefill: first"
+    else:
+        yield "scheduler.admit_after_preemption", "with prefill: first a step that preempted never admits"
 
 
 def _idle_policy(draft: Draft) -> Iterator[tuple[str, str]]:

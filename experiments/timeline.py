@@ -30,6 +30,7 @@ def build_timeline(engine: Engine, requests: Requests, tokens: TokenTimes, end: 
     running, waiting = _queues(engine, requests, edges)
     admitted = np.isfinite(requests.admitted)
     changes = engine.recorder.changes.array()
+    device, host = _spent(engine, edges)
     return Timeline(
         width=width, time=edges[:-1], running=running, waiting=waiting, **states, steps=sums["steps"],
         prefill_tokens=sums["prefill_tokens"], decode_tokens=sums["decode_rows"],
@@ -37,8 +38,21 @@ def build_timeline(engine: Engine, requests: Requests, tokens: TokenTimes, end: 
         finished=_count(requests.finish, edges), refused=_count(requests.queued[requests.status == REFUSED], edges),
         preemptions=_count(changes["time"][changes["running"] < 0], edges),
         cached_tokens=_count(requests.admitted[admitted], edges, requests.cached_tokens[admitted]),
-        busy=np.clip(busy, 0.0, 1.0),
+        busy=np.clip(busy, 0.0, 1.0), device_seconds=device, host_seconds=host,
     )  # fmt: skip
+
+
+def _spent(engine: Engine, edges: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Seconds in each bucket that a real engine's device and host spent on steps, evenly from the end of one to that of the
+    next; None where nobody timed them."""
+    times = getattr(engine.executor, "times", None)
+    if times is None:
+        return None, None
+    columns = times.columns()
+    ends = np.concatenate([[0.0], columns["end"]])
+    totals = (np.concatenate([[0.0], np.cumsum(columns[name])]) for name in ("device", "host"))
+    device, host = (np.diff(np.interp(edges, ends, total)) for total in totals)
+    return device, host
 
 
 def _width(end: float) -> float:

@@ -14,6 +14,8 @@ import numpy as np
 
 from workloads.errors import InputError, Place
 
+UNKNOWN_IN_SIMULATION = ("device_seconds", "host_seconds")
+"""Columns of the timeline that only a real engine fills; NaN otherwise."""
 _INT, _FLOAT, _TEXT = np.int64, np.float64, np.object_
 
 
@@ -42,7 +44,7 @@ TIMELINE = Table(
     | {f"kv_{kind}": _FLOAT for kind in ("used", "cached", "reserved", "internal", "external", "free")}
     | dict.fromkeys(("steps", "prefill_tokens", "decode_tokens", "output_tokens", "arrivals", "finished"), _INT)
     | dict.fromkeys(("refused", "preemptions", "cached_tokens"), _INT)
-    | {"busy": _FLOAT},
+    | dict.fromkeys(("busy", *UNKNOWN_IN_SIMULATION), _FLOAT),
 )
 TABLES = (REQUESTS, TOKENS, STEPS, TIMELINE)
 

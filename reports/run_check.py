@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.columns import REQUESTS, STEPS, TIMELINE, TOKENS
+from reports.columns import REQUESTS, STEPS, TIMELINE, TOKENS, UNKNOWN_IN_SIMULATION
 from reports.run_data import FINISHED, STATUSES, Requests, RunData, Timeline, TokenTimes
 from workloads.errors import InputError, Place
 
@@ -121,6 +121,8 @@ def _bad_timeline(t: Timeline) -> Iterator[tuple[str, np.ndarray, str]]:
     yield "time", late, "is not after the bucket in front of it"
     for name in TIMELINE.columns:
         values = getattr(t, name)
+        if name in UNKNOWN_IN_SIMULATION and np.isnan(values).all():
+            continue
         yield name, ~np.isfinite(values) | (values < -SLACK), "is not a number of at least 0"
 
 

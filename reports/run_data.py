@@ -98,6 +98,8 @@ class Timeline:
         output_tokens: int64, tokens handed out. arrivals, finished, refused, preemptions: int64.
         cached_tokens: int64, prompt tokens served from cache.
         busy: float64, share of the bucket in which the engine ran.
+        device_seconds, host_seconds: float64, of the bucket's steps, which device and host spent on them; they may overlap. NaN,
+            and so when left out, where steps were only priced or run elsewhere.
     """
 
     width: float
@@ -121,6 +123,13 @@ class Timeline:
     preemptions: np.ndarray
     cached_tokens: np.ndarray
     busy: np.ndarray
+    device_seconds: np.ndarray | None = None
+    host_seconds: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("device_seconds", "host_seconds"):
+            if getattr(self, name) is None:
+                setattr(self, name, np.full(len(self.time), np.nan))
 
 
 @dataclass(slots=True)

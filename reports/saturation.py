@@ -10,6 +10,10 @@ The rule, over the *arrival window* (first to last request sent):
   were then served for, or were refused for want of room.
 * **stable**: neither.
 
+What an overloaded engine keeps up with is counted where it was full and had settled: from one typical time of service
+after its queue stopped running empty, until the last one waiting was taken, over whole times of service. The time in which it
+filled up, and the one in which it ran empty, say nothing of that; a run that has no more than those gets no number.
+
 A closed loop sends only when something finishes, so its queue cannot grow and it is never overloaded. Where nobody saw
 the queue (a remote server), the number in flight stands for it.
 """
@@ -21,7 +25,10 @@ import numpy as np
 from reports.concurrency import InFlight
 from reports.run_data import FINISHED, REFUSED, UNFINISHED, RunData
 
-GROWTH, CHANCE, DRAIN, MATERIAL = 0.05, 2.5, 0.05, 0.1
+_FACTS = ("growth_per_s", "growth_share", "served_per_s", "drain_s", "mean_queue_s", "mean_waiting")
+GROWTH, CHANCE, DRAIN, MATERIAL, BURST = 0.05, 2.5, 0.05, 0.1, 0.05
+CROWD = 0.02
+"""Share of the longest queue above which the engine counts as full: a prompt on its way for a step is no queue."""
 
 
 def saturation(data: RunData) -> dict:
@@ -30,12 +37,12 @@ def saturation(data: RunData) -> dict:
     Returns:
         `label` ("stable" | "backlogged" | "overloaded"; "unknown" when nothing finished), `sentence`, and what they
         rest on, None where it cannot be told: `growth_per_s` (requests a second by which the queue grew),
-        `growth_share` (of the arrival rate), `drain_s` (last sent to last token beyond a typical service time),
-        `mean_queue_s`, `mean_waiting`.
+        `growth_share` (of the arrival rate), `served_per_s` (what an overloaded engine keeps up with), `drain_s` (last
+        sent to last token beyond a typical service time), `mean_queue_s`, `mean_waiting`.
     """
     r = data.requests
     sent = r.sent[np.isfinite(r.sent)]
-    facts: dict = dict.fromkeys(("growth_per_s", "growth_share", "drain_s", "mean_queue_s", "mean_waiting"))
+    facts: dict = dict.fromkeys(_FACTS)
     done = r.status == FINISHED
     if not len(sent) or not done.any():
         return {
@@ -55,12 +62,14 @@ def saturation(data: RunData) -> dict:
         facts["mean_waiting"] = queue.area() / (end - float(sent.min())) if end > sent.min() else 0.0
     if data.info["load"].get("mode") == "closed":
         return _closed(data, facts, service)
-    burst = window <= 0.05 * float(r.finish[done].max() - sent.min())
+    burst = window <= BURST * float(
+        np.median(r.finish[done]) - sent.min()
+    )  # not of the last: one long answer is no burst
     if not burst and len(sent) >= 3:
         rate = (len(sent) - 1) / window
         facts["growth_per_s"] = _growth(queue, sent)
         facts["growth_share"] = facts["growth_per_s"] / rate
-    return _open(data, facts, service, window, burst)
+    return _open(data, facts, service, window, burst, queue)
 
 
 def _queue(data: RunData) -> tuple[InFlight, bool]:
@@ -82,7 +91,37 @@ def _growth(queue: InFlight, sent: np.ndarray) -> float:
     return float(np.dot(middle, queue.at(grid)) / np.dot(middle, middle))
 
 
-def _open(data: RunData, facts: dict, service: np.ndarray, window: float, burst: bool) -> dict:
+def _served(data: RunData, queue: InFlight, facts: dict, service: np.ndarray, window: float) -> float | None:
+    """Requests a second that an overloaded engine keeps up with; None if the run never settled."""
+    r = data.requests
+    typical = float(np.percentile(service, 50))
+    if facts["mean_queue_s"] is None:  # nobody saw the queue: arrivals less growth, if growth was counted late enough
+        sent = int(np.isfinite(r.sent).sum())
+        return (sent - 1) / window - facts["growth_per_s"] if window / 3 >= typical else None
+    full = queue.longest_at_least(max(1.0, CROWD * queue.peak()))
+    if full is None or typical <= 0:
+        return None
+    low, high = full[0] + typical, min(full[1], float(np.nanmax(r.admitted)))
+    times = int((high - low) / typical)
+    if times < 1:
+        return None
+    ended = (r.status == FINISHED) & (r.finish > high - times * typical) & (r.finish <= high)
+    return float(ended.sum()) / (times * typical)
+
+
+def _overload(rate: float, facts: dict) -> str:
+    served = facts["served_per_s"]
+    if served is not None and 0 < served < rate:
+        told = f"the engine keeps up with about {served:.3g}/s, and the queue grew for as long as they came"
+    else:
+        told = (
+            f"the queue grew by {facts['growth_per_s']:.3g}/s for as long as they came; the run is too short to tell how many "
+            "the engine keeps up with"
+        )
+    return f"Overloaded: requests came at {rate:.3g}/s, {told}; latencies here depend on how long the run lasted."
+
+
+def _open(data: RunData, facts: dict, service: np.ndarray, window: float, burst: bool, queue: InFlight) -> dict:
     sent = int(np.isfinite(data.requests.sent).sum())
     growth, share = facts["growth_per_s"], facts["growth_share"]
     if growth is not None:
@@ -90,13 +129,8 @@ def _open(data: RunData, facts: dict, service: np.ndarray, window: float, burst:
         beyond_chance = grown > CHANCE * np.sqrt(sent * 2 / 3)
         lasting = facts["drain_s"] > DRAIN * window or not data.info.get("complete", True)
         if share > GROWTH and beyond_chance and lasting:
-            rate = (sent - 1) / window
-            sentence = (
-                f"Overloaded: requests came at {rate:.3g}/s and the queue grew by {growth:.3g}/s for as long as they "
-                f"did, so the engine keeps up with about {max(rate - growth, 0):.3g}/s; "
-                "latencies here depend on how long the run lasted."
-            )
-            return {"label": "overloaded", "sentence": sentence, **facts}
+            facts["served_per_s"] = _served(data, queue, facts, service, window)
+            return {"label": "overloaded", "sentence": _overload((sent - 1) / window, facts), **facts}
     if burst and _material(data, facts, service):
         drained = float(np.nanmax(data.requests.finish) - np.nanmin(data.requests.sent))
         sentence = f"Backlogged: all requests came at once and took {drained:.3g} s to work off."

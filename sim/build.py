@@ -77,6 +77,7 @@ def make_engine(
     Raises:
         InputError: an unknown name, or parts that cannot work together.
     """
+    _check_depth(config.depth, getattr(executor, "depth", config.depth))
     scheduler_config = config.scheduler
     for kind, name, known in (
         ("gate", scheduler_config.gate, GATES), ("policy", scheduler_config.policy, POLICIES),
@@ -102,3 +103,16 @@ def make_engine(
         host_tokens=host_tokens,
         stretch=stretch,
     )
+
+
+def _check_depth(depth: int, of_executor: int) -> None:
+    if depth not in (1, 2):
+        raise InputError(
+            f"depth {depth} cannot be: one plan may be in flight, or two where host and device overlap",
+            hint="use depth 1 or 2",
+        )
+    if of_executor != depth:
+        raise InputError(
+            f"the executor is made for depth {of_executor}, the engine for depth {depth}",
+            hint="give both the same depth",
+        )

@@ -68,9 +68,7 @@ def window(traffic: Traffic, start: float = 0.0, duration: float | None = None) 
         InputError: nothing arrives in the window.
     """
     if start < 0 or (duration is not None and duration <= 0):
-        raise InputError(
-            f"window start {start:g} s, duration {duration} s", hint="start >= 0 and duration > 0"
-        )
+        raise InputError(f"window start {start:g} s, duration {duration} s", hint="start >= 0 and duration > 0")
     end = np.inf if duration is None else start + duration
     arrival = traffic.arrival[roots_of(traffic)]
     rows = np.flatnonzero((arrival >= start) & (arrival < end))
@@ -121,9 +119,7 @@ def sample(traffic: Traffic, amount: float | int, seed: int = 0) -> Traffic:
     keep[first[chosen]] = True
     rows = np.flatnonzero(keep[root])
     cut = take(traffic, rows)
-    return replace(
-        cut, notes=[*cut.notes, f"sampled {len(rows):,} of {len(traffic):,} requests (seed {seed})"]
-    )
+    return replace(cut, notes=[*cut.notes, f"sampled {len(rows):,} of {len(traffic):,} requests (seed {seed})"])
 
 
 def limit(traffic: Traffic, count: int) -> Traffic:
@@ -185,9 +181,7 @@ def declare(traffic: Traffic, rule: str | Mapping = "context", context: int = 0)
         notes.append(f"{cut:,} answers cut at their max_tokens")
     if context and (full := int(np.count_nonzero(inputs >= context))):
         notes.append(f"{full:,} prompts fill the context of {context:,} tokens and will be refused")
-    return replace(
-        traffic, input_tokens=inputs, output_tokens=output, max_tokens=limits, spans=spans, notes=notes
-    )
+    return replace(traffic, input_tokens=inputs, output_tokens=output, max_tokens=limits, spans=spans, notes=notes)
 
 
 def _parse_rule(rule: str | Mapping, context: int) -> tuple[Rule, str]:
@@ -197,9 +191,7 @@ def _parse_rule(rule: str | Mapping, context: int) -> tuple[Rule, str]:
     if rule == "context":
         if context < 2:
             raise InputError(f"rule context needs the model's context length, not {context}", place=place)
-        return lambda inputs, output: np.maximum(
-            context - inputs, 1
-        ), f"context ({context:,} minus the prompt)"
+        return lambda inputs, output: np.maximum(context - inputs, 1), f"context ({context:,} minus the prompt)"
     if rule == "exact":
         return lambda inputs, output: output, "exact (the true length, an oracle)"
     if rule == "next_power_of_two":

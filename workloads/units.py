@@ -34,12 +34,8 @@ def seconds(value: object, *, place: Place | None = None) -> float:
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         if match is None or (match[2] and match[2] not in SECONDS):
-            raise InputError(
-                f"{value!r} is not a span of time", place=place, hint=f"e.g. 10min; units: {units}"
-            )
+            raise InputError(f"{value!r} is not a span of time", place=place, hint=f"e.g. 10min; units: {units}")
         return float(match[1]) * SECONDS[match[2] or "s"]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(
-            f"expected a span of time, not {value!r}", place=place, hint="e.g. 10min, 500ms or 30"
-        )
+        raise InputError(f"expected a span of time, not {value!r}", place=place, hint="e.g. 10min, 500ms or 30")
     return float(value)

@@ -82,7 +82,14 @@ class SamplingBatch:
 
 
 class Operators(Protocol):
-    """What a forward pass needs. Activations are `[T, width]` in the model's dtype; sums are accumulated in float32."""
+    """What a forward pass needs. Activations are `[T, width]` in the model's dtype; sums are accumulated in float32.
+
+    Attributes:
+        recordable: whether a decode step may be recorded as a CUDA graph: nothing waits for the device or is sent to it, and
+            what is launched depends on a batch's shapes, `queries` and `lengths` alone, of which `lengths` may be too large.
+    """
+
+    recordable: bool
 
     def embed(self, table: Tensor, ids: Tensor) -> Tensor:
         """Rows `ids` [T] of an embedding table [vocabulary, width]."""

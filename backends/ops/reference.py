@@ -17,6 +17,8 @@ FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 class ReferenceOperators:
     """Implements `backends.ops.base.Operators`; see there for shapes."""
 
+    recordable = False
+
     def embed(self, table: Tensor, ids: Tensor) -> Tensor:
         return F.embedding(ids, table)
 

@@ -32,6 +32,7 @@ class SimExecutor:
 
     def __init__(self, cost: CostModel, depth: int = 1) -> None:
         self._cost = cost
+        self.depth = depth
         self._ahead = depth > 1
         self._ending = False  # whether an answer ended with the last step submitted
         self._lengths: dict[Sequence, int] = {}
@@ -67,7 +68,7 @@ class SimExecutor:
             for seq in plan.preempted:
                 self._strike(seq)
         if plan.swapped_in:
-            for seq, tokens in plan.swapped_in:
+            for seq, tokens, _ in plan.swapped_in:
                 self._expect(seq, tick + self._lengths[seq] - (tokens + 1 - seq.prompt_tokens))
         if plan.chunks:
             after = tick + 1 if plan.cohort is not None else tick

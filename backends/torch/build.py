@@ -27,5 +27,5 @@ def make_torch_engine(
     allocator = ALLOCATORS.get(config.kv.allocator, config.kv.allocator)
     real = replace(config, kv=replace(config.kv, allocator=allocator))
     engine = make_engine(real, executor, capacity=capacity, max_len=max_len, host_tokens=host_tokens, stretch=False)
-    executor.attach(engine.state.allocator, config.depth)
+    executor.attach(engine.state.allocator, config.depth, rows=config.scheduler.max_num_seqs, max_len=max_len)
     return engine

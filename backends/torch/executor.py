@@ -2,7 +2,7 @@
 
 Plans are carried out in the order they come: block copies, what goes to the host, what comes back, then all prompt pieces and
 decoding sequences in one forward pass. With two plans in flight the second is packed before the tokens of the first are known
-here; they are on the device, in a list of every sequence's latest token, and never make the way through the host.
+here; they are on the device, by the sequences' places, and never make the way through the host.
 
 What a static batch pads, and rows of it that have ended, are computed too, on a page that nobody has.
 """
@@ -19,32 +19,33 @@ import torch
 from torch import Tensor
 
 from backends.model.model import Model
-from backends.torch.kv import TokenPagedAllocator, TokenRadixAllocator, page_ids
-from backends.torch.pack import Draw, Row, pack
+from backends.torch.graphs import Capture, CudaCapture, DecodeGraphs
+from backends.torch.kv import TokenPagedAllocator, TokenRadixAllocator
+from backends.torch.pack import Draw, Packed, pack
+from backends.torch.places import Places
 from backends.torch.pool import KVPool
+from backends.torch.rows import RowMaker
 from backends.torch.sampling import SamplingParams
+from backends.torch.timing import StepTimes, Stopwatch
 from backends.torch.tokens import Decode, TokenBook, Tokens, Vocabulary
 from sim.engine.plan import StepOutcome, StepPlan
 from sim.engine.sequence import Sequence
-from sim.engine.step import PlanError
 from sim.kv.base import KVAllocator
 from workloads.errors import InputError, Place
-
-_FIRST_PLACES = 64
-_NOBODY = Tokens(array("i"), 0, 0, frozenset(), SamplingParams())
 
 
 @dataclass(slots=True)
 class Flight:
-    """A plan on its way: the drawn tokens, in the order of `draws`, and on a GPU the event after which they are here.
+    """A plan on its way: the drawn tokens, in the order of `draws`; they are here when `watch` has been waited for.
 
-    `logprobs`, where anybody wants them: of each drawn token [R], and the likeliest and their ids [R, most that is wanted].
+    `positions` are the tokens' numbers in their sequences. `logprobs`, where anybody wants them: of each drawn token [R], and
+    the likeliest and their ids [R, most that is wanted].
     """
 
+    watch: Stopwatch
     draws: list[Draw]
-    drawn: Tensor | None
-    event: torch.cuda.Event | None
-    end: float
+    positions: np.ndarray
+    drawn: Tensor | None = None
     steps: int = 1
     logprobs: tuple[Tensor, Tensor, Tensor] | None = None
 
@@ -58,51 +59,61 @@ class TorchExecutor:
         forced_lengths: answers have exactly as many tokens as their request says, for benchmarks: nothing else ends them.
         sampling: for requests that were given none of their own.
         decode: from token ids to text; needed where texts end answers.
+        capture: how decode steps are recorded; by default as CUDA graphs on a GPU whose operators allow it, else not at all.
 
     Attributes:
         book: token ids of all sequences.
-        pool: keys and values, once an allocator is attached.
+        pool, places: keys and values, and what the device keeps of each sequence, once an allocator is attached.
+        graphs: recorded decode steps, if there are any. times: what steps took.
         on_end: called with a sequence and its tokens when it has ended or was dropped.
         logits: of the last step, if `keep_logits` is set; for tests and logprobs.
     """
 
     def __init__(
         self, model: Model, *, seed: int = 0, forced_lengths: bool = False, sampling: SamplingParams | None = None,
-        decode: Decode | None = None,
+        decode: Decode | None = None, capture: Capture | None = None,
     ) -> None:  # fmt: skip
         self.model = model
         self.knows_lengths = forced_lengths
         architecture = model.architecture
         self.book = TokenBook(Vocabulary(architecture.spec.vocab, seed, architecture.special_ids))
         self.pool: KVPool | None = None
+        self.graphs: DecodeGraphs | None = None
+        self.times = StepTimes()
         self.on_end: Callable[[Sequence, Tokens], None] | None = None
         self.keep_logits = False
         self.logits: Tensor | None = None
         self._sampling = sampling or SamplingParams()
         self._decode = decode
         self._seed = seed
+        self._capture = capture
         self._given: dict[int, tuple[array[int] | None, SamplingParams]] = {}
-        self._latest = torch.zeros(_FIRST_PLACES, dtype=torch.int64, device=model.device)
-        self._free_places = list(range(_FIRST_PLACES - 1, -1, -1))
         self._zero = time.perf_counter()
         self._ahead = False
         self._said: dict[Sequence, int] = {}  # tokens of the last outcome
 
-    def attach(self, allocator: KVAllocator, depth: int = 1) -> None:
+    def attach(self, allocator: KVAllocator, depth: int = 1, *, rows: int = 0, max_len: int = 0) -> None:
         """Make room for the keys and values that `allocator` shares out, and read its block tables from now on.
 
         Args:
             depth: plans that may be in flight.
+            rows, max_len: sequences of a step and tokens of one, at most, where that is known: it saves growing later.
         """
         spec = self.model.architecture.spec
         size = allocator.block_size
-        self._allocator, self._ahead = allocator, depth > 1
+        self._ahead = depth > 1
         pages = allocator.capacity // size
         self.pool = KVPool(spec, pages + 1, size, self.model.dtype, self.model.device)
         self.pool.cache[:, :, pages] = 0.0
-        self._nobodys = pages
+        self.places = Places(self.model.device, pages, rows + 64, -(-max_len // size) or 1)
+        self._rows = RowMaker(self.book, self.places, allocator, self._seed)
         if isinstance(allocator, TokenPagedAllocator | TokenRadixAllocator):
             allocator.book = self.book
+        capture = self._capture
+        if capture is None and self.model.device.type == "cuda" and self.model.operators.recordable:
+            capture = CudaCapture()
+        if capture is not None and rows:
+            self.graphs = DecodeGraphs(self.model, self.pool, self.places, rows, capture)
 
     def begin(self, zero: float) -> None:
         """Times are told from this value of `time.perf_counter()` on."""
@@ -163,45 +174,45 @@ class TorchExecutor:
             self.on_end(seq, tokens)
         tokens.over = True
         tokens.host = None
-        if tokens.last >= 0:
-            self._free_places.append(tokens.last)
-            tokens.last = -1
+        if tokens.place >= 0:
+            self.places.give_back(tokens.place)
+            tokens.place = -1
         if not seq.sample:
             self._given.pop(seq.row, None)
 
     # --- plans
 
     def submit(self, plan: StepPlan, now: float, until: float) -> Flight:
-        self._move(plan)
-        rows = self._rows(plan)
-        if not rows:
-            return Flight([], None, None, self.clock())
-        packed = pack(rows, self.pool.page_size, self._latest, self._seed)
-        logits = self.model.forward(packed.batch, self.pool.cache)
-        if self.keep_logits:
-            self.logits = logits
-        if not packed.draws:
-            return self._sent([], None)
-        drawn = self.model.operators.sample(logits, packed.sampling)
-        self._latest[packed.places] = drawn
-        flight = self._sent(packed.draws, drawn)
-        wanted = [draw.tokens.sampling.logprobs for draw in packed.draws]
-        if any(each is not None for each in wanted):
-            flight.logprobs = _logprobs(logits, drawn, max(each or 0 for each in wanted))
+        watch = Stopwatch(self.model.device)
+        with watch.device():
+            self._move(plan)
+        rows = self._rows.of(plan)
+        flight = Flight(watch, rows.draws, rows.positions)
+        if not len(rows.places):
+            watch.stop()
+            return flight
+        recorded = self._recorded(plan, len(rows.places))
+        if recorded:
+            rows = rows.padded(recorded)
+        packed = pack(rows, self.places, self.pool.page_size, every_row=bool(recorded))
+        with watch.device():
+            logits = self._logits(packed, len(rows.draws), bool(recorded))
+            if rows.draws:
+                self._draw(flight, packed, logits)
+        watch.stop()
         return flight
 
     def collect(self, ticket: Flight) -> StepOutcome:
         """Wait for a plan. With one plan in flight, first tokens of parallel samples join `tokens` when the plan has landed:
         only then is it known which of them found memory."""
-        if ticket.event is not None:
-            ticket.event.synchronize()
-            ticket.end = self.clock()
+        ticket.watch.wait()
+        end = self.clock()
         ended: list[Sequence] = []
         tokens = self._said = {}
         ids = [] if ticket.drawn is None else ticket.drawn.tolist()
         if ticket.logprobs is not None:
             _note_logprobs(ticket, ids)
-        for (seq, mine, _, guest), token in zip(ticket.draws, ids, strict=True):
+        for (seq, mine, guest), token in zip(ticket.draws, ids, strict=True):
             if mine.over:  # it ended or was dropped meanwhile
                 continue
             if guest and not mine.split:
@@ -215,79 +226,46 @@ class TorchExecutor:
             if mine.add(token):
                 ended.append(seq)
                 self.book.bind(seq)
-        return StepOutcome((ticket.end,), ended, tokens=tokens)
+        self.times.add(end, *ticket.watch.seconds())
+        return StepOutcome((end,), ended, tokens=tokens)
 
-    def _sent(self, draws: list[Draw], drawn: Tensor | None) -> Flight:
-        if self.model.device.type != "cuda":
-            return Flight(draws, drawn, None, self.clock())
-        if drawn is not None:
+    def _recorded(self, plan: StepPlan, rows: int) -> int:
+        """To how many rows a step is filled up to be replayed; 0: it is run as it is."""
+        return self.graphs.rows(rows) if self.graphs is not None and not plan.chunks else 0
+
+    def _logits(self, packed: Packed, draws: int, recorded: bool) -> Tensor:
+        """[draws, vocabulary]; who is drawn from comes before dead rows."""
+        logits = (
+            self.graphs.run(packed)[:draws]
+            if recorded
+            else self.model.forward(packed.batch(self.places), self.pool.cache)
+        )
+        if self.keep_logits:
+            self.logits = logits.clone()
+        return logits
+
+    def _draw(self, flight: Flight, packed: Packed, logits: Tensor) -> None:
+        """Draw tokens, keep them on the device, and send them here."""
+        drawn = self.model.operators.sample(logits, packed.sampling)
+        self.places.latest[packed.spots] = drawn
+        wanted = [draw.tokens.sampling.logprobs for draw in flight.draws]
+        if any(each is not None for each in wanted):
+            flight.logprobs = _logprobs(logits, drawn, max(each or 0 for each in wanted))
+        if drawn.is_cuda:
             drawn = torch.empty(drawn.shape, dtype=drawn.dtype, pin_memory=True).copy_(drawn, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        return Flight(draws, drawn, event, 0.0)
+        flight.drawn = drawn
 
     def _move(self, plan: StepPlan) -> None:
         """Carry keys and values about. Copies were asked for before anything of this plan, so they come first; pages that
         are taken from one sequence may go to another in the same plan, so what leaves comes before what returns."""
         if plan.copies:
             self.pool.copy(plan.copies)
-        size = self.pool.page_size
-        for seq, tokens in plan.swapped_out:
-            mine = self.book[seq]
-            pages = mine.pages if mine.released is None else mine.released
-            mine.host = self.pool.take_out(pages[: -(-tokens // size)])
-        for seq, tokens in plan.swapped_in:
-            mine = self.book[seq]
-            self.pool.put_back(page_ids(self._allocator, seq)[: -(-tokens // size)], mine.host)
+        for move in plan.swapped_out:
+            self.book[move.seq].host = self.pool.take_out(move.blocks)
+        for move in plan.swapped_in:
+            mine = self.book[move.seq]
+            self.pool.put_back(move.blocks, mine.host)
             mine.host = None
-
-    # --- rows
-
-    def _rows(self, plan: StepPlan) -> list[Row]:
-        """What is computed: prompt pieces first, as their tables may change until they decode."""
-        rows = []
-        for chunk in plan.chunks:
-            seq, past, count = chunk.seq, chunk.past, chunk.tokens
-            draws = []
-            if chunk.samples:
-                draws = [self._draw(each, past + count, each is not seq) for each in (seq, *seq.siblings)]
-            pages = self._pages(seq, past + count, -1)
-            rows.append(Row(self.book[seq], past, count, pages, draws))
-            if chunk.width > count:
-                rows.append(self._dead(past + count, chunk.width - count))
-        for seq in plan.decoding():
-            known = seq.known
-            pages = self._pages(seq, known, seq.join_tick)
-            rows.append(Row(self.book[seq], known - 1, 1, pages, [self._draw(seq, known)]))
-        if plan.cohort is not None and plan.rows > plan.cohort.size:
-            width = plan.context // plan.rows
-            rows += [self._dead(width - 1, 1) for _ in range(plan.rows - plan.cohort.size)]
-        return rows
-
-    def _dead(self, past: int, count: int) -> Row:
-        """Tokens that are nobody's."""
-        pages = np.full(-(-(past + count) // self.pool.page_size), self._nobodys)
-        return Row(_NOBODY, past, count, pages, dead=True)
-
-    def _draw(self, seq: Sequence, position: int, guest: bool = False) -> Draw:
-        tokens = self.book[seq]
-        if tokens.last < 0:
-            if not self._free_places:
-                count = len(self._latest)
-                self._latest = torch.cat((self._latest, torch.zeros_like(self._latest)))
-                self._free_places = list(range(2 * count - 1, count - 1, -1))
-            tokens.last = self._free_places.pop()
-        return Draw(seq, tokens, position, guest)
-
-    def _pages(self, seq: Sequence, tokens: int, stay: int) -> np.ndarray:
-        """Pages for the first `tokens` tokens. While a sequence decodes they only become more, so they are kept for a stay."""
-        mine = self.book[seq]
-        need = -(-tokens // self.pool.page_size)
-        if stay < 0 or mine.stay != stay or len(mine.pages) < need:
-            mine.pages, mine.stay = page_ids(self._allocator, seq), stay
-        if len(mine.pages) < need:
-            raise PlanError(f"{seq} has {len(mine.pages)} pages of KV for {tokens} tokens, {need} are needed")
-        return mine.pages
 
 
 def _logprobs(logits: Tensor, drawn: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -299,8 +277,8 @@ def _logprobs(logits: Tensor, drawn: Tensor, most: int) -> tuple[Tensor, Tensor,
 
 def _note_logprobs(ticket: Flight, ids: list[int]) -> None:
     own, values, names = (tensor.tolist() for tensor in ticket.logprobs)
-    for index, (draw, token) in enumerate(zip(ticket.draws, ids, strict=True)):
+    for index, (draw, position, token) in enumerate(zip(ticket.draws, ticket.positions.tolist(), ids, strict=True)):
         most = draw.tokens.sampling.logprobs
         if most is not None and not draw.tokens.over:
             found = dict(zip(names[index][:most], values[index][:most], strict=True))
-            draw.tokens.logprobs[draw.position] = {token: own[index], **found}
+            draw.tokens.logprobs[position] = {token: own[index], **found}

@@ -1,7 +1,7 @@
 """The simulator's allocators, naming content by token ids, and where a sequence's tokens lie.
 
 Nothing of how memory is shared out differs from simulation: the same code keeps the same pools. What differs is the names of
-content, and that somebody looks which pages a sequence has.
+content, and that somebody asks which pages a sequence has.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sim.kv.base import KVAllocator
 from sim.kv.keys import KeyRun
 from sim.kv.paged import PagedAllocator
 from sim.kv.radix import RadixAllocator
+from workloads.errors import InputError, Place
 from workloads.traffic import Span
 
 _NOTHING = KeyRun(0, 0, -1)
@@ -65,11 +66,6 @@ class TokenPagedAllocator(PagedAllocator):
         """Grows by itself as tokens become known."""
         return BlockKeys(self.book[seq], self.block_size)
 
-    def release(self, seq: Sequence, *keep: int) -> None:
-        """Also notes where the sequence lay: a swap is carried out after its blocks were taken."""
-        self.book[seq].released = page_ids(self, seq)
-        super().release(seq, *keep)
-
 
 class TokenRadixAllocator(RadixAllocator):
     """Token-level KV whose tree spells token ids. `book` is set before the first sequence comes."""
@@ -83,11 +79,6 @@ class TokenRadixAllocator(RadixAllocator):
             spans.append(Span(next(_UNKNOWN), 0, missing))
         return spans
 
-    def release(self, seq: Sequence, *keep: int) -> None:
-        """Also notes where the sequence lay: a swap is carried out after its slots were taken."""
-        self.book[seq].released = page_ids(self, seq)
-        super().release(seq, *keep)
-
 
 ALLOCATORS = {
     "paged": f"{__name__}:TokenPagedAllocator",
@@ -96,11 +87,19 @@ ALLOCATORS = {
 """Name in `kv.allocator` → the plug-in that stands in for it on a real backend."""
 
 
-def page_ids(allocator: KVAllocator, seq: Sequence) -> np.ndarray:
-    """Pages of a sequence in order, of `allocator.block_size` slots each; int64."""
-    if hasattr(allocator, "table"):
-        return np.array(allocator.table(seq), np.int64)
-    if seq.slab:
-        return np.arange(seq.blocks[0], seq.blocks[0] + seq.slab)
-    allocator.settle(seq)
-    return np.array(seq.blocks, np.int64)
+def pages_from(allocator: KVAllocator, seq: Sequence, first: int) -> np.ndarray:
+    """Pages of a sequence from number `first` on, of `allocator.block_size` slots each; int64.
+
+    Raises:
+        InputError: an allocator that does not tell them.
+    """
+    if isinstance(allocator, PagedAllocator):  # what decoding added is at the end of a sequence's own blocks
+        allocator.settle(seq)
+        if first >= seq.registered:
+            return np.array(seq.blocks[first - seq.registered :], np.int64)
+    table = getattr(allocator, "table", None)
+    if table is None:
+        raise InputError(
+            f"{type(allocator).__name__} cannot serve a real model: it has no `table`", place=Place(key="kv.allocator")
+        )
+    return np.array(table(seq)[first:], np.int64)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from backends.model.model import Model
-from backends.torch.pack import Row, pack
+from backends.torch.pack import bare_batch
 from backends.torch.pool import KVPool
-from backends.torch.sampling import SamplingParams
-from backends.torch.tokens import Tokens
 from backends.weights.device import GIB, Memory, device_name, memory
 from sim.config import EngineConfig
 from sim.memory import activation_bytes, context_limit, static_fraction
@@ -170,13 +166,9 @@ def dummy_step(model: Model, tokens: int, rows: int, block: int) -> None:
     sizes[: tokens % rows] += 1
     longest = int(sizes.max())
     pool = KVPool(model.architecture.spec, -(-longest // block), block, model.dtype, model.device)
-    pages = np.arange(-(-longest // block))
-    nobody = Tokens(array("i"), 0, 0, frozenset(), SamplingParams())
-    each = [Row(nobody, 0, int(size), pages, dead=True) for size in sizes]
-    latest = torch.zeros(1, dtype=torch.int64, device=model.device)
-    batch = pack(each, block, latest, 0).batch
-    last = torch.as_tensor(np.cumsum(sizes) - 1, device=model.device)
-    model.forward(replace(batch, sample_rows=last), pool.cache).argmax(-1)
+    tables = np.tile(np.arange(-(-longest // block)), (rows, 1))
+    batch = bare_batch([0] * rows, sizes.tolist(), tables, block, model.device, live=False)
+    model.forward(batch, pool.cache).argmax(-1)
 
 
 def _tensors(model: Model) -> list[torch.Tensor]:

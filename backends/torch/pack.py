@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -11,145 +11,175 @@ import torch
 from torch import Tensor
 
 from backends.ops.base import PackedBatch, SamplingBatch
-from backends.torch.sampling import SamplingParams
+from backends.torch.places import NOBODY, Places
 from backends.torch.tokens import Tokens
 from sim.engine.sequence import Sequence
 
-_WRAP = 1 << 64
-
 
 class Draw(NamedTuple):
-    """A token that is wanted: number `position` of sequence `seq`.
+    """A token that is wanted for `seq`.
 
     `guest`: a parallel sample that is to split off from the sequence whose prompt is computed, if it finds memory.
     """
 
     seq: Sequence
     tokens: Tokens
-    position: int
     guest: bool = False
 
 
-class Row(NamedTuple):
-    """`count` tokens of a sequence after its first `past`, with its pages, and what is drawn from the last of them.
+@dataclass(slots=True)
+class Rows:
+    """What a step computes: of each sequence some tokens that follow those it has in the cache. S rows, R draws.
 
-    `dead`: computed for nothing, as a static batch has it; its keys and values are not kept.
+    Attributes:
+        places: [S] int64, of the sequences. past, counts: [S] int64, tokens in the cache and tokens to compute.
+        live: [S] bool; the keys and values of others are not kept, nobody wants them.
+        prompts: row → tokens, for those whose tokens the host knows; of the others the device knows the one token.
+        draws: who gets a token. owners, positions: [R] int64, the row whose last token it follows, and its number.
     """
 
-    tokens: Tokens
-    past: int
-    count: int
-    pages: np.ndarray
-    draws: Seq[Draw] = ()
-    dead: bool = False
+    places: np.ndarray
+    past: np.ndarray
+    counts: np.ndarray
+    live: np.ndarray
+    prompts: dict[int, Tokens] = field(default_factory=dict)
+    draws: list[Draw] = field(default_factory=list)
+    owners: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    positions: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def padded(self, rows: int) -> Rows:
+        """With dead rows of one token at the end, until there are `rows`."""
+        more = rows - len(self.places)
+        if not more:
+            return self
+        wide = [
+            np.concatenate((column, np.full(more, filler)))
+            for column, filler in ((self.places, NOBODY), (self.past, 0), (self.counts, 1), (self.live, False))
+        ]
+        return Rows(*wide, self.prompts, self.draws, self.owners, self.positions)
+
+
+class Layout(NamedTuple):
+    """How many tokens, rows and sampled positions a step has, and so where each of its columns lies in one flat array."""
+
+    tokens: int
+    rows: int
+    samples: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of ids, sources, positions, slots, query starts, KV lengths, places and sample rows, in this order."""
+        return (*[self.tokens] * 4, self.rows + 1, self.rows, self.rows, self.samples)
+
+    def batch(self, flat: Tensor, places: Places, queries: np.ndarray, lengths: np.ndarray, pages: int) -> PackedBatch:
+        """The batch whose columns are in `flat` [sum of sizes]: tokens that the host lacks and tables come from `places`.
+
+        Nothing here depends on values on the host, so that it may be part of a CUDA graph.
+
+        Args:
+            queries, lengths: see `PackedBatch`.
+            pages: of each table that may be read.
+        """
+        ids, source, positions, slots, starts, there, who, drawn = flat.split(self.sizes)
+        ids = torch.where(source >= 0, places.latest[source.clamp(min=0)], ids)
+        tables = places.tables[:, :pages].index_select(0, who)
+        return PackedBatch(ids, positions, slots, starts, there, tables, drawn, queries, lengths)
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A step on the device. `places` [R] int64: where each drawn token is kept in the list of latest tokens."""
+    """A step on the device.
 
-    batch: PackedBatch
+    Attributes:
+        layout: of `flat`. queries, lengths: [S] on the host; pages: that the longest row has.
+        sampling: how tokens are drawn. spots: [R] int64, the places that get them.
+    """
+
+    layout: Layout
+    flat: Tensor
+    queries: np.ndarray
+    lengths: np.ndarray
+    pages: int
     sampling: SamplingBatch
-    places: Tensor
-    draws: list[Draw]
+    spots: Tensor
+
+    def batch(self, places: Places) -> PackedBatch:
+        """What the model takes."""
+        return self.layout.batch(self.flat, places, self.queries, self.lengths, self.pages)
 
 
-def pack(rows: Seq[Row], page_size: int, latest: Tensor, seed: int) -> Packed:
-    """Put the rows of a step one after the other.
+def pack(rows: Rows, places: Places, page_size: int, every_row: bool = False) -> Packed:
+    """Put the rows of a step one after the other, and bring the device's tables up to date.
 
     Args:
-        latest: [places] int64 on the device: the last token of sequences, which the host may not know yet.
-        seed: of draws whose request has none of its own.
+        every_row: the last token of every row is a sample row, drawn from or not.
     """
-    queries = np.array([row.count for row in rows], np.int64)
-    past = np.array([row.past for row in rows], np.int64)
+    queries, past = rows.counts, rows.past
     starts = np.concatenate(([0], np.cumsum(queries)))
     lengths = past + queries
-    tables = _tables(rows, lengths, page_size)
-    owner = np.repeat(np.arange(len(rows)), queries)
+    owner = np.repeat(np.arange(len(queries)), queries)
     positions = np.arange(starts[-1]) + np.repeat(past - starts[:-1], queries)
-    slots = tables[owner, positions // page_size] * page_size + positions % page_size
-    if any(row.dead for row in rows):
-        slots[np.repeat([row.dead for row in rows], queries)] = -1
+    pages = -(-int(lengths.max()) // page_size)
+    places.widen(pages)
+    slots = places.host[rows.places[owner], positions // page_size] * page_size + positions % page_size
+    if not rows.live.all():
+        slots[~rows.live[owner]] = -1
     ids, source = _ids(rows, starts)
-    draws = [draw for row in rows for draw in row.draws]
-    drawn = np.repeat(starts[1:] - 1, [len(row.draws) for row in rows])
-    places = np.array([draw.tokens.last for draw in draws], np.int64)
-    columns = [ids, source, positions, slots, starts, lengths, tables, drawn, places]
-    sent = to_device([*columns, *_coordinates(draws, seed)], latest.device)
-    ids_there, source_there, *batch, places_there = sent[:9]
-    if (source >= 0).any():
-        ids_there = torch.where(source_there >= 0, latest[source_there.clamp(min=0)], ids_there)
-    packed = PackedBatch(ids_there, *batch, queries, lengths)
-    return Packed(packed, _sampling(draws, sent[9:], latest), places_there, draws)
+    drawn = starts[1:] - 1 if every_row else starts[rows.owners + 1] - 1
+    layout = Layout(int(starts[-1]), len(queries), len(drawn))
+    step = np.concatenate((ids, source, positions, slots, starts, lengths, rows.places, drawn))
+    spots = np.array([draw.tokens.place for draw in rows.draws], np.int64)
+    reals, whole = places.knobs.reals[:, spots], places.knobs.whole[:, spots]
+    columns = [step, *places.news(), spots, rows.positions, reals, whole, *_seen(rows, reals[3])]
+    flat, index, news, spots_there, drawn_at, reals_there, whole_there, *seen = to_device(columns, places.device)
+    if len(index):
+        places.tables.view(-1)[index] = news
+    sampling = _sampling(reals, whole, reals_there, whole_there, drawn_at, seen, places.latest)
+    return Packed(layout, flat, queries, lengths, pages, sampling, spots_there)
 
 
-def _tables(rows: Seq[Row], lengths: np.ndarray, page_size: int) -> np.ndarray:
-    needs = -(-lengths // page_size)
-    tables = np.zeros((len(rows), int(needs.max())), np.int64)
-    for index, (row, need) in enumerate(zip(rows, needs.tolist(), strict=True)):
-        tables[index, :need] = row.pages[:need]
-    return tables
-
-
-def _ids(rows: Seq[Row], starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids, and for those that only the device knows their place in its list (−1: known here)."""
-    ids, source = np.zeros(starts[-1], np.int64), np.full(starts[-1], -1, np.int64)
-    for row, start in zip(rows, starts.tolist(), strict=False):
-        known = row.tokens.ids[row.past : row.past + row.count]
+def _ids(rows: Rows, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids, and for those that only the device knows the place where it has them (−1: known here)."""
+    ids, source = np.zeros(starts[-1], np.int64), np.repeat(rows.places, rows.counts)
+    source[np.repeat(~rows.live, rows.counts)] = -1
+    for row, tokens in rows.prompts.items():
+        start, past = int(starts[row]), int(rows.past[row])
+        known = tokens.ids[past : past + int(rows.counts[row])]
         ids[start : start + len(known)] = known
-        source[start + len(known) : start + row.count] = row.tokens.last
+        source[start : start + len(known)] = -1
     return ids, source
 
 
-def _coordinates(draws: Seq[Draw], seed: int) -> list[np.ndarray]:
-    """Numbers of how each token is drawn, in the order of `SamplingBatch`."""
-    how = [draw.tokens.sampling for draw in draws]
-    reals = [[getattr(each, name) for each in how] for name in ("temperature", "top_p", "min_p")]
-    seeds = [_signed(seed if each.seed is None else each.seed) for each in how]
-    requests = [draw.seq.row + 1 if each.seed is None else 0 for draw, each in zip(draws, how, strict=True)]
-    samples, positions = [draw.seq.sample for draw in draws], [draw.position for draw in draws]
-    whole = [[each.top_k for each in how], seeds, requests, samples, positions]
-    return [*(np.array(column, np.float64) for column in reals), *(np.array(column, np.int64) for column in whole)]
+def _seen(rows: Rows, penalties: np.ndarray) -> list[np.ndarray]:
+    """(row, token id) of all that draws with a penalty have seen, then (row, place) of those whose last token the device alone
+    knows."""
+    pairs: list[list] = [[], [], [], []]
+    for index in np.flatnonzero(penalties != 1).tolist():
+        tokens, position = rows.draws[index].tokens, int(rows.positions[index])
+        known = np.unique(np.frombuffer(tokens.ids[:position], np.int32))
+        pairs[0] += [index] * len(known)
+        pairs[1] += known.tolist()
+        if len(tokens.ids) < position:
+            pairs[2].append(index)
+            pairs[3].append(tokens.place)
+    return [np.array(column, np.int64) for column in pairs]
 
 
-def _signed(seed: int) -> int:
-    """A seed as 64 bits with a sign."""
-    seed %= _WRAP
-    return seed - _WRAP if seed >= _WRAP // 2 else seed
-
-
-def _seen(draws: Seq[Draw], latest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Penalties [R], and (row, token id) of all that rows with a penalty have seen; the last token may be known to the device
-    alone."""
-    rows, ids, waiting, places = [], [], [], []
-    for index, draw in enumerate(draws):
-        if draw.tokens.sampling.repetition_penalty != 1:
-            known = np.unique(np.frombuffer(draw.tokens.ids[: draw.position], np.int32)).astype(np.int64)
-            rows.append(np.full(len(known), index, np.int64))
-            ids.append(known)
-            if len(draw.tokens.ids) < draw.position:
-                waiting.append(index)
-                places.append(draw.tokens.last)
-    penalty = np.array([draw.tokens.sampling.repetition_penalty for draw in draws], np.float64)
-    columns = [
-        penalty,
-        np.concatenate(rows),
-        np.concatenate(ids),
-        np.array(waiting, np.int64),
-        np.array(places, np.int64),
-    ]
-    penalty_there, rows_there, ids_there, waiting_there, places_there = to_device(columns, latest.device)
-    return penalty_there, torch.cat((rows_there, waiting_there)), torch.cat((ids_there, latest[places_there]))
-
-
-def _sampling(draws: Seq[Draw], sent: Seq[Tensor], latest: Tensor) -> SamplingBatch:
-    temperature, top_p, min_p, top_k, seed, request, sample, position = sent
-    how: set[SamplingParams] = {draw.tokens.sampling for draw in draws}
-    greedy = not any(each.temperature for each in how)
-    filtered = any(each.filters for each in how if each.temperature)
-    seen = _seen(draws, latest) if any(each.repetition_penalty != 1 for each in how) else (None, None, None)
-    return SamplingBatch(temperature, top_k, top_p, min_p, seed, request, sample, position, greedy, filtered, *seen)
+def _sampling(
+    reals: np.ndarray, whole: np.ndarray, reals_there: Tensor, whole_there: Tensor, positions: Tensor, seen: Seq[Tensor],
+    latest: Tensor,
+) -> SamplingBatch:  # fmt: skip
+    warm = reals[0] > 0
+    filtered = bool((warm & ((whole[0] > 0) | (reals[1] < 1) | (reals[2] > 0))).any())
+    temperature, top_p, min_p, penalty = reals_there.unbind()
+    top_k, seed, request, sample = whole_there.unbind()
+    penalised: tuple = ()
+    if (reals[3] != 1).any():
+        rows, ids, waiting, spots = seen
+        penalised = penalty, torch.cat((rows, waiting)), torch.cat((ids, latest[spots]))
+    return SamplingBatch(
+        temperature, top_k, top_p, min_p, seed, request, sample, positions, not warm.any(), filtered, *penalised
+    )
 
 
 def to_device(arrays: Seq[np.ndarray], device: torch.device) -> list[Tensor]:
@@ -162,3 +192,19 @@ def to_device(arrays: Seq[np.ndarray], device: torch.device) -> list[Tensor]:
         start += array.size
         tensors.append(tensor.view(torch.float64).to(torch.float32) if array.dtype == np.float64 else tensor)
     return tensors
+
+
+def bare_batch(past: Seq[int], counts: Seq[int], tables: np.ndarray, page_size: int, device: torch.device,
+               live: bool = True) -> PackedBatch:  # fmt: skip
+    """A batch of made-up rows for timing and warming up: all ids 0, the last token of every row sampled.
+
+    Args:
+        tables: [S, P] int64, pages of every row.
+        live: whether keys and values are written.
+    """
+    places = Places(device, 0, len(counts) + 1, tables.shape[1])
+    for row, pages in enumerate(tables):
+        places.lay(row + 1, 0, pages)
+    numbers = np.arange(1, len(counts) + 1)
+    rows = Rows(numbers, np.array(past, np.int64), np.array(counts, np.int64), np.full(len(counts), live))
+    return pack(rows, places, page_size, every_row=True).batch(places)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,18 +28,20 @@ class KVPool:
 
     def copy(self, pairs: Seq[tuple[int, int]]) -> None:
         """Copy pages: (source, destination). No destination is also a source."""
-        source, destination = (torch.as_tensor(side, device=self.cache.device) for side in zip(*pairs, strict=True))
+        source, destination = map(self._index, zip(*pairs, strict=True))
         self.cache[:, :, destination] = self.cache[:, :, source]
 
-    def take_out(self, pages: np.ndarray) -> Tensor:
+    def take_out(self, pages: Seq[int]) -> Tensor:
         """A copy of these pages on the host."""
-        taken = self.cache[:, :, torch.as_tensor(pages, device=self.cache.device)]
+        taken = self.cache[:, :, self._index(pages)]
         if self.cache.is_cuda:
             host = torch.empty(taken.shape, dtype=taken.dtype, pin_memory=True)
             return host.copy_(taken, non_blocking=True)
         return taken
 
-    def put_back(self, pages: np.ndarray, held: Tensor) -> None:
+    def put_back(self, pages: Seq[int], held: Tensor) -> None:
         """Fill these pages with what was taken out."""
-        where = torch.as_tensor(pages, device=self.cache.device)
-        self.cache[:, :, where] = held.to(self.cache.device, non_blocking=True)
+        self.cache[:, :, self._index(pages)] = held.to(self.cache.device, non_blocking=True)
+
+    def _index(self, pages: Seq[int]) -> Tensor:
+        return torch.tensor(list(pages), dtype=torch.int64).to(self.cache.device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from statistics import median
@@ -17,10 +16,8 @@ from backends.model.parameters import Experts
 from backends.ops.base import Dense, PackedBatch
 from backends.torch.build import make_torch_engine
 from backends.torch.executor import TorchExecutor
-from backends.torch.pack import Row, pack
+from backends.torch.pack import bare_batch
 from backends.torch.pool import KVPool
-from backends.torch.sampling import SamplingParams
-from backends.torch.tokens import Tokens
 from sim.config import EngineConfig, KVConfig, SchedulerConfig
 from workloads.traffic import Request, Span, private_content
 
@@ -182,10 +179,9 @@ def _attention_calls(model: Model, batch: int, lengths: list[int], decode: bool)
 
 
 def _packed(model: Model, batch: int, length: int, pages: int, decode: bool) -> PackedBatch:
-    nobody = Tokens(array("i"), 0, 0, frozenset(), SamplingParams())
     past, count = (length - 1, 1) if decode else (0, length)
-    rows = [Row(nobody, past, count, np.arange(i * pages, (i + 1) * pages)) for i in range(batch)]
-    return pack(rows, _PAGE, torch.zeros(1, dtype=torch.int64, device=model.device), 0).batch
+    tables = np.arange(batch * pages).reshape(batch, pages)
+    return bare_batch([past] * batch, [count] * batch, tables, _PAGE, model.device)
 
 
 def time_steps(model: Model, batches: tuple[int, ...], prompts: tuple[int, ...], steps: int = 12) -> list[StepTiming]:

@@ -70,9 +70,8 @@ class Tokens:
         logprobs: position → token id → log-probability, where they were asked for.
         over: whether its answer has ended, or it was dropped; what is still computed for it is thrown away.
         split: whether this parallel sample has memory of its own. pending: its first token until then.
-        last: its place in the device's list of latest tokens, −1: none yet.
-        pages: of its memory, as last looked up. stay: `join_tick` of the stay in the cohort for which they were.
-        released: its pages when its memory was last taken. host: its keys and values while they are on the host.
+        place: its place in `Places`, −1: none yet. stay: `join_tick` of the stay in the cohort for which its table was laid.
+        host: its keys and values while they are on the host.
     """
 
     ids: array[int]
@@ -85,10 +84,8 @@ class Tokens:
     over: bool = False
     split: bool = False
     pending: int | None = None
-    last: int = -1
-    pages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    place: int = -1
     stay: int = -1
-    released: np.ndarray | None = None
     host: object = None
     _spans: list[Span] = field(default_factory=list)
 

@@ -143,7 +143,7 @@ def _cell(result: Compiled) -> str:
 
 def _absent(name: str, arch: str) -> str:
     """Why a variant is not launched on an architecture."""
-    return "no ¹" if "e4m3" in name and not Target(arch).e4m3 else "– ²"
+    return "no ¹" if "e4m3" in name and not Target(arch).e4m3 else "–"
 
 
 def page(table: dict[str, dict[str, Compiled]], archs: Iterable[str]) -> str:
@@ -167,8 +167,6 @@ def page(table: dict[str, dict[str, Compiled]], archs: Iterable[str]) -> str:
     lines += [
         "",
         "¹ Triton has no fp8 e4m3 before compute capability 8.9: refused when asked for. Pages in e5m2 work.",
-        "",
-        "² Not launched there: how far decoding is split goes by the number of processors.",
         "",
     ]
     return "\n".join(lines)

@@ -1,7 +1,8 @@
 """Attention of sequences with one or a few queries: keys are split among programs, whose partial results are merged after.
 
 This is flash decoding. The query heads of a KV head, times the queries of a sequence, are the rows of one tile, so keys and
-values are read once for all of them. How a sequence is split depends on its company, and with it the last bits of its result.
+values are read once for all of them. How a sequence is split goes by its own length alone, so that its result does not depend on
+who else is in the batch; and the grid goes by the longest that there may be, so that a launch can be recorded and replayed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from torch import Tensor
 from backends.ops.base import PackedBatch
 from backends.triton.attend import attend_block
 from backends.triton.launch import Launcher
-from backends.triton.tiles import LOG2_E, MOST_SPLITS, decode_tile
+from backends.triton.tiles import LOG2_E, MOST_SPLITS, decode_tile, split_keys
+
+
+@triton.jit
+def keys_a_split(span, SHARE: tl.constexpr, MOST: tl.constexpr):
+    """Keys of each split of a sequence that sees `span`: a multiple of `SHARE`, so large that `MOST` splits are enough."""
+    return tl.maximum(tl.cdiv(span, MOST * SHARE), 1) * SHARE
 
 
 @triton.jit
@@ -24,11 +31,12 @@ def decode_kernel(
     k_page, k_slot, k_head, v_page, v_slot, v_head,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, DIRECT: tl.constexpr, UP: tl.constexpr,
+    SHARE: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """One of a sequence's splits for one KV head. Row r is query r // GROUP, head r % GROUP.
 
     `DIRECT`: there is one split, which writes to out; else partial results go to part [N, KV heads, splits, M, D], each divided
-    by its own sum, and their log2-sum-exp2 to lse [N, KV heads, splits, M].
+    by its own sum, and their log2-sum-exp2 to lse [N, KV heads, splits, M]. Splits beyond a sequence's own write nothing.
     """
     item, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits = tl.num_programs(2)
@@ -43,9 +51,12 @@ def decode_kernel(
     low = 0
     if WINDOW:
         low = tl.maximum(0, length - queries + 1 - window)
-    share = tl.cdiv(tl.cdiv(length - low, splits), BLOCK_N) * BLOCK_N
+    share = keys_a_split(length - low, SHARE, MOST)
     first = low + split * share
     last = tl.minimum(first + share, length)
+    if not DIRECT:  # noqa: SIM102 (this is known when it is compiled, the other is not)
+        if first >= length:
+            return
     token = start + query
     q_place = q_ptr + (token * q_token + (head * GROUP + member) * q_head)[:, None] + column[None, :]
     q = tl.load(q_place, mask=live, other=0.0)
@@ -71,23 +82,30 @@ def decode_kernel(
 
 @triton.jit
 def combine_kernel(
-    part_ptr, lse_ptr, out_ptr, sequences_ptr, starts_ptr, out_token, out_head,
+    part_ptr, lse_ptr, out_ptr, sequences_ptr, starts_ptr, lengths_ptr, out_token, out_head, window,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr,
+    WINDOW: tl.constexpr, SHARE: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of one query head of one query, with weights by their log2-sum-exp2."""
+    """Merge a sequence's own splits for one query head of one query, with weights by their log2-sum-exp2."""
     item, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(sequences_ptr + item).to(tl.int64)
     start = tl.load(starts_ptr + sequence).to(tl.int64)
+    queries = (tl.load(starts_ptr + sequence + 1) - start).to(tl.int32)
     query = row // GROUP
-    if start + query < tl.load(starts_ptr + sequence + 1):
+    if query < queries:
+        span = tl.load(lengths_ptr + sequence).to(tl.int32)
+        if WINDOW:
+            span = tl.minimum(span, queries - 1 + window)
+        own = tl.cdiv(span, keys_a_split(span, SHARE, MOST))
         split, column = tl.arange(0, SPLITS), tl.arange(0, BLOCK_D)
         line = ((item.to(tl.int64) * tl.num_programs(1) + head) * SPLITS + split) * ROWS + row
-        lse = tl.load(lse_ptr + line)
+        lse = tl.load(lse_ptr + line, mask=split < own, other=-float("inf"))
         best = tl.max(lse, axis=0)
         weights = tl.exp2(lse - tl.where(best == -float("inf"), 0.0, best))
         total = tl.sum(weights, axis=0)
         inside = column < DIM
-        part = tl.load(part_ptr + line[:, None] * DIM + column[None, :], mask=inside[None, :], other=0.0)
+        wanted = (split < own)[:, None] & inside[None, :]
+        part = tl.load(part_ptr + line[:, None] * DIM + column[None, :], mask=wanted, other=0.0)
         mixed = tl.sum(part * weights[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
         out_place = out_ptr + (start + query) * out_token + (head * GROUP + row % GROUP) * out_head + column
         tl.store(out_place, mixed.to(out_ptr.dtype.element_ty), mask=inside)
@@ -100,7 +118,7 @@ def decode_attention(
     """Fill the rows of `out` [T, heads, dim] that belong to `sequences` [N] (int32).
 
     Args:
-        queries: the most that one of them has. longest: tokens in the cache of the longest.
+        queries: the most that one of them has. longest: tokens in the cache of the longest, or more.
     """
     heads, dim = q.shape[1:]
     kv_heads, page = k_pages.shape[2], k_pages.shape[1]
@@ -109,7 +127,8 @@ def decode_attention(
     rows = max(16, triton.next_power_of_2(queries * group))
     tile = decode_tile(launch.target, block_d, rows, q.dtype)
     span = min(longest, window + queries - 1) if window else longest
-    splits = _splits(launch.target.processors, len(sequences) * kv_heads, span, tile.keys)
+    keys = split_keys(launch.target)
+    splits = min(triton.next_power_of_2(triton.cdiv(max(span, 1), keys)), MOST_SPLITS)
     direct = splits == 1
     shape = (len(sequences), kv_heads, splits, rows)
     lse = torch.empty(() if direct else shape, dtype=torch.float32, device=q.device)
@@ -126,6 +145,7 @@ def decode_attention(
         {
             "GROUP": group, "DIM": dim, "BLOCK_D": block_d, "PAGE": page, "BLOCK_M": rows, "BLOCK_N": tile.keys,
             "WINDOW": window > 0, "SOFTCAP": softcap > 0, "DIRECT": direct, "UP": launch.target.interpreted,
+            "SHARE": keys, "MOST": MOST_SPLITS,
         },
         warps=tile.warps, stages=tile.stages,
     )  # fmt: skip
@@ -133,13 +153,9 @@ def decode_attention(
         launch(
             combine_kernel,
             (len(sequences), kv_heads, queries * group),
-            (part, lse, out, sequences, batch.query_starts, out.stride(0), out.stride(1)),
-            {"GROUP": group, "DIM": dim, "BLOCK_D": block_d, "ROWS": rows, "SPLITS": splits},
-        )
-
-
-def _splits(processors: int, programs: int, span: int, keys: int) -> int:
-    """Splits of each sequence, a power of two: until there is work for all processors, but each has two blocks or more."""
-    wanted = triton.next_power_of_2(max(1, 2 * processors // programs))
-    useful = max(1, span // (2 * keys))
-    return min(wanted, 1 << (useful.bit_length() - 1), MOST_SPLITS)
+            (part, lse, out, sequences, batch.query_starts, batch.kv_lengths, out.stride(0), out.stride(1), window),
+            {
+                "GROUP": group, "DIM": dim, "BLOCK_D": block_d, "ROWS": rows, "SPLITS": splits, "WINDOW": window > 0,
+                "SHARE": keys, "MOST": MOST_SPLITS,
+            },
+        )  # fmt: skip

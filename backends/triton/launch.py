@@ -21,7 +21,7 @@ class Target:
 
     Attributes:
         arch: `sm_80`, `sm_90`, `sm_100`, `gfx942`, …
-        processors: streaming multiprocessors or compute units; decode attention is split until it has work for all.
+        processors: streaming multiprocessors or compute units; rows of logits are split until there is work for all.
         interpreted: whether kernels run in Triton's interpreter, whose `tl.dot` needs bf16 widened.
     """
 

@@ -27,10 +27,13 @@ class TritonOperators(ReferenceOperators):
         InputError: on pages in fp8 e4m3 where Triton does not know it.
     """
 
+    recordable = True
+
     def __init__(self, device: torch.device | str = "cuda", *, launch: Launcher | None = None) -> None:
         self._launch = launch or Launcher(find_target(torch.device(device), is_interpreted(norm.rms_norm_kernel)))
         self._planned: tuple[PackedBatch | None, int, int] = (None, 0, 0)
         self._plan: AttentionPlan | None = None
+        self._numbers: Tensor | None = None  # 0, 1, 2, … on the device
 
     def embed(self, table: Tensor, ids: Tensor) -> Tensor:
         return elementwise.gather(self._launch, table, ids)
@@ -93,6 +96,9 @@ class TritonOperators(ReferenceOperators):
         """Every layer of a step asks with the same batch: it is planned once."""
         known, *shape = self._planned
         if known is not batch or shape != [group, tile_queries]:
-            self._plan = plan_attention(batch, group, tile_queries)
+            count, device = len(batch.queries), batch.query_starts.device
+            if self._numbers is None or len(self._numbers) < count or self._numbers.device != device:
+                self._numbers = torch.arange(max(512, 2 * count), dtype=torch.int32, device=device)
+            self._plan = plan_attention(batch, group, tile_queries, self._numbers)
             self._planned = batch, group, tile_queries
         return self._plan

@@ -31,14 +31,18 @@ class AttentionPlan:
     tiles: Tensor
 
 
-def plan_attention(batch: PackedBatch, group: int, tile_queries: int) -> AttentionPlan:
+def plan_attention(batch: PackedBatch, group: int, tile_queries: int, numbers: Tensor) -> AttentionPlan:
     """Single queries decode together; a few queries of a sequence also decode, apart; more are cut into tiles.
 
     Args:
         group: query heads of a KV head.
         tile_queries: queries in a tile of the prefill kernel.
+        numbers: int32, from 0 to S − 1 at least, on the device: nothing is sent there for a step that only decodes.
     """
     queries, lengths = batch.queries, batch.lengths
+    if (queries == 1).all():
+        decoding = (Decoding(numbers[: len(queries)], 1, int(lengths.max())),) if len(queries) else ()
+        return AttentionPlan(decoding, numbers[:0].view(-1, 2))
     few = min(_FEW_QUERIES, max(1, FEW_ROWS // group))
     kinds = (np.flatnonzero(queries == 1), np.flatnonzero((queries > 1) & (queries <= few)))
     many = np.flatnonzero(queries > few)

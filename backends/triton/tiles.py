@@ -28,6 +28,12 @@ class Tile:
     stages: int
 
 
+def split_keys(target: Target) -> int:
+    """Keys of a split in decode attention, while there are not more than `MOST_SPLITS`: few enough that one long sequence keeps
+    many processors at work, so many that partial results are small beside keys and values."""
+    return 64 if target.interpreted else 256
+
+
 def decode_tile(target: Target, block_d: int, rows: int, dtype: torch.dtype) -> Tile:
     """For split decode attention: keys in blocks that keep a few loads in flight."""
     if target.interpreted:

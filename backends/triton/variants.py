@@ -154,7 +154,7 @@ def _attention(ops: TritonOperators) -> Iterator[tuple[str, Any]]:
     cases += [(first, bf16, bf16, 16, {"window": 4096}), (first, bf16, bf16, 16, {"softcap": 30.0})]
     rows = {
         "decode": [(1, 2048)] * 64,
-        "decode few": [(1, 4096)] * 2,
+        "decode short": [(1, 200)] * 64,
         "verify": [(5, 2048)] * 64,
         "prefill": [(512, 2048)],
     }
@@ -163,12 +163,12 @@ def _attention(ops: TritonOperators) -> Iterator[tuple[str, Any]]:
         stored = "" if pages_dtype == dtype else f", {_SHORT[pages_dtype]} pages"
         label = f"{_SHORT[dtype]}{stored}, {heads}/{kv_heads} heads of {dim}, pages of {page}"
         for kind, mix in rows.items():
-            if kind in ("decode few", "verify") and ((heads, kv_heads, dim) != first or options):
+            if kind in ("decode short", "verify") and ((heads, kv_heads, dim) != first or options):
                 continue
             batch = _batch(mix)
             q = _empty(len(batch.ids), heads, dim, dtype=dtype)
             yield (
-                f"{label}{', few sequences' if kind == 'decode few' else ', 5 queries' if kind == 'verify' else ''}",
+                f"{label}{', short' if kind == 'decode short' else ', 5 queries' if kind == 'verify' else ''}",
                 lambda q=q, pages=pages, batch=batch, options=options: ops.attention(
                     q, pages[0], pages[1], batch, scale=0.1, **options
                 ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from reports.fingerprint import leaves
 from reports.html.charts import distribution
 from reports.html.glossary import GLOSSARY
@@ -60,7 +62,7 @@ def render_report(data: RunData, summary: dict) -> str:
         latency=latency,
         timeline=timeline,
         kv_rows=_kv_rows(summary),
-        memory=_memory(summary),
+        memory=_memory(summary, data),
         outcomes=_outcomes(summary),
         config=[(key, setting(value), source) for key, value, source in leaves(data.config)],
         sources=SOURCES,
@@ -175,7 +177,7 @@ def _kv_rows(s: dict) -> list[tuple[str, str, str, str]]:
     ]  # fmt: skip
 
 
-def _memory(s: dict) -> list[tuple[str, str]]:
+def _memory(s: dict, data: RunData) -> list[tuple[str, str]]:
     law = s["littles_law"]["error"]
     rows = [
         ("Preemptions", f"{number(s['preemptions'])}, in {number(s['preempted_requests'])} requests"),
@@ -187,6 +189,10 @@ def _memory(s: dict) -> list[tuple[str, str]]:
         ("Engine busy", share(s["busy_share"])),
         ("Little's law", "not checked" if law is None else f"holds within {share(law)}"),
     ]
+    line, steps = data.timeline, s["engine_steps"]
+    if steps and np.isfinite(line.device_seconds).any():
+        spent = [number(1e3 * float(each.sum()) / steps, "ms") for each in (line.device_seconds, line.host_seconds)]
+        rows.insert(-1, ("Mean step", f"device {spent[0]}, host {spent[1]}"))
     return rows
 
 

@@ -80,10 +80,10 @@ class Engine:
         self._undelivered: list[int] = []
         self._registers_early = config.kv.register == "scheduled"
         self._step = Step(self.state, gate, victims, self._registers_early)
-        self._stretch = stretch and config.depth <= 2
+        self._stretch = stretch
         self._limits = LimitCalendar() if config.depth > 1 and config.stops_ahead else None
         self._flights: deque[tuple[StepPlan, Ticket, float]] = deque()  # plan, ticket, start
-        self._ended_stays: list[Stay] = []
+        self._ended_stays: list[tuple[Stay, float | None]] = []  # not yet recorded, with `_first_token`
         self._sequences: dict[int, Sequence | tuple[Sequence, ...]] = {}  # by row; several for parallel samples
         self._preempted: list[Sequence] = []  # not yet told to the executor
         self._depth = config.depth
@@ -160,15 +160,36 @@ class Engine:
             return False
         for seq in self._samples(row):
             if seq.alive:
-                landed = len(self.recorder.step_ends)  # what is still in flight is not handed out any more
-                if (seq.cohort is not None or seq in self.state.draining) and landed >= seq.join_tick:
-                    ticks = min(seq.known - seq._base, landed) - seq.join_tick
-                    self.recorder.segment(seq, seq.join_tick, ticks)
+                self._record_what_came(seq)
                 self._drop(seq, now, finished=False)
         del self._sequences[row]
         if self._undelivered and not self.state.running:
             self._deliver(now)
         return True
+
+    def _record_what_came(self, seq: Sequence) -> None:
+        """Of a sequence that is to be cancelled: what is still in flight is not handed out any more."""
+        landed = len(self.recorder.step_ends)
+        stays = [entry for entry in self._ended_stays if entry[0].seq is seq]
+        self._ended_stays = [entry for entry in self._ended_stays if entry[0].seq is not seq]
+        if seq.cohort is not None or seq in self.state.draining:
+            stay = Stay(seq, seq.join_tick, seq.known - seq._base - seq.join_tick)
+            stays.append((stay, self._first_token(seq)))
+        for (_, joined, ticks), start in stays:
+            if start is not None:
+                self.recorder.segment(seq, joined, min(ticks, landed - joined), start)
+
+    def _first_token(self, seq: Sequence) -> float | None:
+        """When the present stay of a decoding sequence gave its first token, NaN if none; None if that is still in flight."""
+        for plan, _, _ in self._flights:
+            begun = (
+                *(chunk.seq for chunk in plan.chunks if chunk.samples),
+                *plan.forked,
+                *(m.seq for m in plan.swapped_in),
+            )
+            if seq in begun:
+                return None
+        return seq.token_at
 
     def unfinished_rows(self) -> list[int]:
         """Rows of requests that are here and not complete."""
@@ -242,7 +263,7 @@ class Engine:
         for seq in plan.preempted:
             self.recorder.preempted(seq, now)
         self._preempted += plan.preempted
-        self._ended_stays += plan.left
+        self._ended_stays += [(stay, self._first_token(stay.seq)) for stay in plan.left]
 
     def collect(self) -> StepOutcome:
         """Wait for the oldest plan in flight; it stays in flight until `land` commits it.
@@ -350,8 +371,8 @@ class Engine:
                 child.token_at = now
                 recorder.seated(child, now)
         if plan.swapped_in:
-            for seq, _ in plan.swapped_in:
-                seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
+            for move in plan.swapped_in:
+                move.seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
         ended = outcome.ended
         if self._ended_stays:
             self._note_stays(after, ended)
@@ -371,8 +392,10 @@ class Engine:
     def _note_stays(self, after: int, ended: Iterable[Sequence]) -> None:
         """Record stays that ended by preemption; of an answer that had ended before, only what belongs to it."""
         over = set(ended)
-        for seq, joined, ticks in self._ended_stays:
-            self.recorder.segment(seq, joined, min(ticks, after - joined) if seq in over else ticks)
+        for (seq, joined, ticks), start in self._ended_stays:
+            if start is None:  # it was in flight, and this is the plan that it came back with
+                start = seq.token_at
+            self.recorder.segment(seq, joined, min(ticks, after - joined) if seq in over else ticks, start)
         self._ended_stays.clear()
 
     def _finish(self, seq: Sequence, plan: StepPlan, after: int, now: float) -> None:
@@ -383,7 +406,7 @@ class Engine:
         state = self.state
         keep = FOREVER
         if seq.seated_in <= plan.number and (seq.cohort is not None or seq in state.draining):
-            self.recorder.segment(seq, seq.join_tick, after - seq.join_tick)
+            self.recorder.segment(seq, seq.join_tick, after - seq.join_tick, seq.token_at)
             keep = seq._base + after - 1  # what later plans computed for it, not knowing, is no part of its answer
         self._drop(seq, now, True, keep)
         row = seq.row

@@ -34,10 +34,14 @@ chunk_of = partial(tuple.__new__, Chunk)
 
 
 class Move(NamedTuple):
-    """KV of `tokens` tokens of `seq` that goes from device to host or back before the step."""
+    """KV of `tokens` tokens of `seq` that goes from device to host or back before the step.
+
+    `blocks` are the blocks or slots where it lies or is to lie, in order, if the allocator knows them.
+    """
 
     seq: Sequence
     tokens: int
+    blocks: Seq[int] = ()
 
 
 class Stay(NamedTuple):
@@ -146,6 +150,8 @@ class Executor(Protocol):
 
     Attributes:
         knows_lengths: whether the true length of answers is known beforehand, so that oracles are possible.
+
+    One that is made for a number of plans in flight says so in an attribute `depth`; `make_engine` then holds the engine's to it.
     """
 
     knows_lengths: bool

@@ -109,9 +109,9 @@ class Recorder:
         if self._slabs:
             self._final -= self._lengths[seq]
 
-    def segment(self, seq: Sequence, tick: int, ticks: int) -> None:
-        """It had a token at `seq.token_at` (none if that is NaN), then one at each of `ticks` decode steps from `tick` on."""
-        self.segments.add((seq.row, seq.token_at, tick, ticks))
+    def segment(self, seq: Sequence, tick: int, ticks: int, start: float) -> None:
+        """It had a token at `start` (none if that is NaN), then one at each of `ticks` decode steps from `tick` on."""
+        self.segments.add((seq.row, start, tick, ticks))
 
     def left(self, seq: Sequence, now: float, finished: bool, seated: bool) -> None:
         """It is gone, finished or cancelled; `seated` if it held memory."""

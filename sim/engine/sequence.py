@@ -56,10 +56,10 @@ class Sequence:
 
     # Slots, and everything set at once: attributes found on the class cost several times as much to read.
     __slots__ = (
-        "__weakref__", "_base", "_computed", "_known", "admitted_at", "alive", "arrival", "blocks", "bucket", "cached_tokens", "cohort",
-        "footprint", "join_tick", "keys", "limit", "lost_tokens", "max_tokens", "node", "order", "place", "preemptions",
-        "priority", "prompt", "prompt_tokens", "recomputed_tokens", "registered", "row", "runs", "sample", "seated_in",
-        "siblings", "slab", "token_at",
+        "__weakref__", "_base", "_computed", "_known", "admitted_at", "alive", "arrival", "blocks", "bucket",
+        "cached_tokens", "cohort", "footprint", "join_tick", "keys", "limit", "lost_tokens", "max_tokens", "node",
+        "order", "place", "preemptions", "priority", "prompt", "prompt_tokens", "recomputed_tokens", "registered",
+        "row", "runs", "sample", "seated_in", "siblings", "slab", "token_at",
     )  # fmt: skip
 
     def __init__(

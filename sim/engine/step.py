@@ -294,6 +294,7 @@ class Step:
         self._touched = True
         tokens = seq.computed
         swap = state.config.preemption == "swap" and seq.cohort is not None and tokens <= state.host_free
+        move = self._move(seq, tokens) if swap else None  # it names the blocks, which are given back now
         state.allocator.release(seq)
         if seq.cohort is not None:
             if self._decoding:
@@ -312,7 +313,7 @@ class Step:
             seq.place = HOST
             state.host_free -= tokens
             state.swapped.append(seq)
-            self._swapped_out.append(Move(seq, tokens))
+            self._swapped_out.append(move)
         else:
             seq.place = NOWHERE
             seq._computed = 0
@@ -332,7 +333,7 @@ class Step:
         self._touched = self.resumed = True
         state.swapped.remove(seq)
         state.host_free += seq._computed
-        self._swapped_in.append(Move(seq, seq._computed))
+        self._swapped_in.append(self._move(seq, seq._computed))
         self.admitted[seq] = None
         seq.seated_in = self._number
         state.seat(seq)
@@ -340,6 +341,12 @@ class Step:
         self._decoding = True
         self.budget -= 1
         return True
+
+    def _move(self, seq: Sequence, tokens: int) -> Move:
+        """A swap of the first `tokens` tokens of `seq`, with the blocks that hold them."""
+        allocator = self._allocator
+        table = getattr(allocator, "table", None)
+        return Move(seq, tokens, table(seq)[: -(-tokens // allocator.block_size)] if table else ())
 
     def pad_prompts(self) -> int:
         """Compute every prompt of this step at the width of the longest (static batching); that width."""

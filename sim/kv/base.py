@@ -11,6 +11,7 @@ keys and values of its tokens for all layers.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from collections.abc import Sequence as Seq
 from typing import NamedTuple, Protocol
 
 from sim.engine.cohort import Cohort
@@ -109,6 +110,9 @@ class KVAllocator(Protocol):
 
     def settle(self, seq: Sequence) -> None:
         """`seq` is about to leave the cohort and keeps its memory: what was only counted for it is now its own."""
+
+    def table(self, seq: Sequence) -> Seq[int]:
+        """Blocks or slots of `seq`, in order. Real backends alone need it; in simulation an allocator may lack it."""
 
     def release(self, seq: Sequence, keep: int = FOREVER) -> None:
         """Take everything back from `seq`; its first `keep` computed tokens stay cached where prefixes are kept."""

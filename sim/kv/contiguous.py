@@ -155,6 +155,10 @@ class ContiguousAllocator:
             return None
         return f"needs a slab of {size:,} tokens for its {seq.limit:,}; the largest there can be has {self._largest:,}"
 
+    def table(self, seq: Sequence) -> range:
+        """Slots of a sequence, in order."""
+        return range(seq.blocks[0], seq.blocks[0] + seq.slab)
+
     def lookup(self, seq: Sequence) -> Hit:
         return NO_HIT
 

@@ -85,7 +85,7 @@ class PagedAllocator:
         hits: list[tuple[Run, int]] = []
         idle = reach = 0
         last = None
-        for first, end, key in keys:
+        for _, end, key in keys:
             run = index.get(key)
             while run is not None:
                 before = reach - run.first
@@ -269,7 +269,8 @@ class PagedAllocator:
     # --- giving back and sharing
 
     def settle(self, seq: Sequence) -> None:
-        if self._grown_tick == seq.cohort.tick:  # else how much it has is told by what it has computed
+        cohort = seq.cohort
+        if cohort is None or self._grown_tick == cohort.tick:  # else how much it has is told by what it has computed
             self._number(seq)
 
     def _number(self, seq: Sequence) -> None:

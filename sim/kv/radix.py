@@ -50,6 +50,11 @@ class RadixAllocator:
             return None
         return f"needs {seq.limit - 1:,} tokens of KV; the pool has {self.capacity:,}"
 
+    def table(self, seq: Sequence) -> array[int]:
+        """Slots of a sequence, in order; not to be changed."""
+        self.settle(seq)
+        return seq.blocks
+
     # --- prefixes
 
     def lookup(self, seq: Sequence) -> Hit:

@@ -47,6 +47,9 @@ def engine(**sections: dict) -> dict:
         (engine(scheduler={"max_num_batched_tokens": 100}), {"scheduler.max_num_seqs": 100}),
         (engine(scheduler={"victim": "none"}), {"scheduler.gate": "max-length"}),
         (engine(preset="tensorrt-llm", scheduler={"gate": "optimistic"}), {"scheduler.victim": "last-admitted"}),
+        (engine(preset="tensorrt-llm", scheduler={"gate": "optimistic", "policy": "priority"}),
+         {"scheduler.victim": "lowest-priority"}),
+        (engine(scheduler={"policy": "priority"}), {"scheduler.victim": "lowest-priority"}),
     ],
 )  # fmt: skip
 def test_values_of_the_preset_give_way_with_a_notice(changes: dict, became: dict) -> None:
@@ -103,6 +106,8 @@ def test_nothing_is_said_where_nothing_conflicts() -> None:
         (engine(scheduler={"name": "continuous", "long_prefill_token_threshold": 8}),
          "scheduler.long_prefill_token_threshold", "does not cut prompts"),
         (engine(scheduler={"prefill_wait_steps": 3}), "scheduler.prefill_wait_steps", "belongs to prefill: first"),
+        (engine(scheduler={"prefill": "first", "admit_after_preemption": True}), "scheduler.admit_after_preemption",
+         "never admits"),
         (engine(scheduler={"max_num_batched_tokens": 64, "max_num_seqs": 65}), "scheduler.max_num_seqs", "65 is too many"),
         (engine(scheduler={"victim": "none", "gate": "ratio"}), "scheduler.gate", "whole answers must be reserved"),
         (engine(scheduler={"name": "static", "gate": "optimistic"}), "scheduler.gate", "whole answers must be reserved"),
@@ -143,6 +148,16 @@ def test_what_the_user_wrote_and_cannot_be_is_an_error(changes: dict, key: str, 
 )
 def test_writing_the_only_value_that_is_possible_is_no_mistake(changes: dict) -> None:
     settled(changes)
+
+
+def test_policy_priority_leaves_a_victim_that_the_user_named() -> None:
+    for victim in ("last-admitted", "fewest-outputs"):
+        config, draft = settled(engine(scheduler={"policy": "priority", "victim": victim}))
+        assert config.scheduler.victim == victim and not draft.notices
+    config, draft = settled(engine(preset="orca", scheduler={"policy": "priority"}))
+    assert config.scheduler.victim == "none" and not draft.notices, "nobody is ever preempted"
+    told = resolve(workload(engine(scheduler={"policy": "priority"}))).config["engine"]["scheduler"]["victim"]
+    assert told == {"value": "lowest-priority", "source": DERIVED}
 
 
 def test_what_does_nothing_is_not_in_the_resolved_configuration() -> None:

@@ -90,6 +90,21 @@ def test_a_real_run_leaves_what_a_simulated_one_does(model: str, tmp_path: Path)
     assert (folder / "report.html").is_file()
 
 
+def test_device_and_host_time_are_told_apart_and_unknown_in_simulation(model: str, tmp_path: Path) -> None:
+    data = real(model)
+    line = data.timeline
+    spent = np.array([line.device_seconds.sum(), line.host_seconds.sum()])
+    assert (spent > 0).all() and spent.sum() <= data.info["end"] * 1.001
+    again = read_run(write_run(data, tmp_path / "run"))
+    np.testing.assert_array_equal(again.timeline.device_seconds, line.device_seconds)
+    assert "Mean step" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    simulated = run({"model": model, **SIMULATED}, TINY)
+    assert np.isnan(simulated.timeline.device_seconds).all() and np.isnan(simulated.timeline.host_seconds).all()
+    folder = write_run(simulated, tmp_path / "simulated")
+    assert np.isnan(read_run(folder).timeline.host_seconds).all()
+    assert "Mean step" not in (folder / "report.html").read_text("utf-8")
+
+
 @pytest.mark.parametrize("preset", ["vllm", "sglang", "tensorrt-llm", "static", "orca", "vllm-v0", "lightllm"])
 def test_every_preset_serves(model: str, preset: str) -> None:
     changes = {"engine.preset": preset, "traffic.synthetic.n": {"1": 4, "2": 1}, "engine.scheduler": {}}

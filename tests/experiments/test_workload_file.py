@@ -296,6 +296,10 @@ def test_json_is_the_same(write: Write) -> None:
         "name": "w",
     }
     assert "w.json:3: seed: expected a whole number" in said(write(text + ',\n"seed": "1"}', "w.json"))
+    mixes = text.replace('"requests": ', '"priority": {"0": 0.9, "2": 0.1}, "n": {"1": 1, "3": 1}, "requests": ') + "}"
+    assert mixes.count("priority") == 1
+    assert load_workload(write(mixes, "w.json")).traffic.synthetic["priority"] == {"0": 0.9, "2": 0.1}
+    assert "traffic.synthetic.n: keys must be whole numbers" in said(write(mixes.replace('"3"', '"x"'), "w.json"))
 
 
 def test_trace_options_are_those_of_the_reader(write: Write) -> None:

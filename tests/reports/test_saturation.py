@@ -82,3 +82,45 @@ def test_a_run_cut_short_while_its_queue_grows_is_overloaded():
 def test_an_engine_below_and_above_its_capacity():
     assert saturation(simulated_run(800, 10))["label"] == "stable"
     assert saturation(simulated_run(1500, 60))["label"] == "overloaded"
+
+
+def seats_run(seats: int, each: float, n: int, rate: float, tail: float = 0.0):
+    """`seats` servers that take `each` seconds a request; the last of all takes `tail` seconds more."""
+    arrival, free = np.arange(n) / rate, np.zeros(seats)
+    begin, end = np.empty(n), np.empty(n)
+    for i in range(n):
+        first = int(free.argmin())
+        begin[i] = max(arrival[i], free[first])
+        free[first] = end[i] = begin[i] + each + (tail if i == n - 1 else 0.0)
+    return make_run(make_requests(n, sent=arrival, admitted=begin, first_token=end, finish=end))
+
+
+@pytest.mark.parametrize("n", [330, 600, 5000])
+def test_an_overload_names_what_is_served_whatever_it_took_to_fill_up(n):
+    """100 seats for 2 s each serve 50/s. They fill up for 1.25 s; nobody ends before 2 s; at the end they run empty."""
+    found = saturation(seats_run(100, 2.0, n, 80.0))
+    assert found["label"] == "overloaded"
+    assert found["served_per_s"] == pytest.approx(50.0, rel=0.03)
+    assert "keeps up with about 50" in found["sentence"] or "keeps up with about 49" in found["sentence"]
+
+
+def test_an_overload_too_short_to_settle_names_no_rate():
+    found = saturation(seats_run(100, 20.0, 300, 80.0))
+    assert found["label"] == "overloaded" and found["served_per_s"] is None
+    assert "too short" in found["sentence"] and "keeps up with about" not in found["sentence"]
+
+
+def test_running_empty_is_no_saturation():
+    """One answer that goes on for long after all others, and an engine that was never full."""
+    for tail in (0.0, 500.0):
+        found = saturation(seats_run(100, 2.0, 3000, 40.0, tail))
+        assert found["label"] == "stable" and found["served_per_s"] is None
+    calm, long = (saturation(seats_run(100, 2.0, 600, 80.0, tail)) for tail in (0.0, 500.0))
+    assert calm["label"] == long["label"] == "overloaded" and calm["served_per_s"] == long["served_per_s"]
+
+
+@pytest.mark.parametrize(("n", "rate"), [(1500, 60), (1500, 45)])
+def test_an_engine_serves_as_much_however_long_it_is_overloaded(n, rate):
+    short, long = saturation(simulated_run(n, rate)), saturation(simulated_run(5000, 45))
+    assert short["served_per_s"] == pytest.approx(long["served_per_s"], rel=0.05)
+    assert long["served_per_s"] == pytest.approx(44.8 - long["growth_per_s"], rel=0.05)

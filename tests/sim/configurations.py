@@ -76,8 +76,7 @@ def _memory_policy(pick, settings: dict) -> dict:
     chosen = {"victim": victim, "gate": gate, "watermark": pick(0.0, 0.05), "conservativeness": pick(0.3, 1.0)}
     if victim != "none":
         chosen["preemption"] = pick("recompute", "swap")
-        # An optimistic gate that admits again at once what a prompt had to give back goes in circles, and says so.
-        chosen["admit_after_preemption"] = gate != "optimistic" and pick(True, False)
+        chosen["admit_after_preemption"] = pick(True, False)
     return chosen
 
 

@@ -21,9 +21,7 @@ def test_traces_are_made_again_byte_for_byte(name, tmp_path, same):
     made = make(synth_path(name))
     write_jsonl(made, tmp_path / "again.jsonl.gz")
     # of the text inside: another zlib may pack it another way
-    assert gzip.decompress((tmp_path / "again.jsonl.gz").read_bytes()) == gzip.decompress(
-        trace_path(name).read_bytes()
-    )
+    assert gzip.decompress((tmp_path / "again.jsonl.gz").read_bytes()) == gzip.decompress(trace_path(name).read_bytes())
     same(read_trace(trace_path(name)), made)
     assert trace_path(name).stat().st_size < 200_000
 
@@ -53,12 +51,8 @@ def test_traces_are_near_the_published_figures(name, rate, inputs, outputs):
 
 def test_burstiness_and_sharing_are_near_the_published_figures():
     chat, code = (describe(read_trace(trace_path(name))) for name in ("chat", "code"))
-    assert chat["gap_cv"] == pytest.approx(1.09, rel=0.06) and chat["minute_cv"] == pytest.approx(
-        0.25, rel=0.1
-    )
-    assert code["gap_cv"] == pytest.approx(13.15, rel=0.1) and code["minute_cv"] == pytest.approx(
-        1.03, rel=0.1
-    )
+    assert chat["gap_cv"] == pytest.approx(1.09, rel=0.06) and chat["minute_cv"] == pytest.approx(0.25, rel=0.1)
+    assert code["gap_cv"] == pytest.approx(13.15, rel=0.1) and code["minute_cv"] == pytest.approx(1.03, rel=0.1)
     agents = read_trace(trace_path("agents"))
     found = describe(agents, 512)
     assert found["prefix"]["token_share"] == pytest.approx(0.374, abs=0.01)

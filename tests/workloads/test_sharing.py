@@ -49,9 +49,7 @@ def test_blocks():
 @settings(deadline=None, max_examples=80)
 @given(
     st.lists(
-        st.lists(
-            st.tuples(st.integers(-3, -1), st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=4
-        ),
+        st.lists(st.tuples(st.integers(-3, -1), st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=4),
         min_size=1,
         max_size=8,
     ),

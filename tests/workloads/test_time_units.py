@@ -21,9 +21,7 @@ def test_spans_of_time(text, value):
     assert seconds(text) == pytest.approx(value)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "ten minutes", "10 parsecs", "min", True, None, float("nan"), float("inf"), [1]]
-)
+@pytest.mark.parametrize("text", ["", "ten minutes", "10 parsecs", "min", True, None, float("nan"), float("inf"), [1]])
 def test_nothing_is_guessed(text):
     with pytest.raises(InputError, match=r"^think: "):
         seconds(text, place=Place(key="think"))

@@ -108,8 +108,7 @@ def test_samples_are_whole_sessions_in_order(seed, amount):
     everything = {str(row) for row in whose(traffic)}
     assert all(str(row) in everything for row in whose(part))
     sizes = {
-        float(traffic.arrival[r]): n
-        for r, n in zip(*np.unique(roots_of(traffic), return_counts=True), strict=True)
+        float(traffic.arrival[r]): n for r, n in zip(*np.unique(roots_of(traffic), return_counts=True), strict=True)
     }
     for root, size in zip(*np.unique(roots_of(part), return_counts=True), strict=True):
         assert sizes[float(part.arrival[root])] == size
@@ -215,9 +214,7 @@ def test_cut_answers_are_quoted_as_they_were_given():
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 99),
-    rule=st.sampled_from(
-        ["context", "exact", "next_power_of_two", {"fixed": 7}, {"multiple": 0.4}, {"multiple": 3}]
-    ),
+    rule=st.sampled_from(["context", "exact", "next_power_of_two", {"fixed": 7}, {"multiple": 0.4}, {"multiple": 3}]),
     context=st.integers(30, 400),
 )
 def test_the_truth_never_exceeds_the_limit(seed, rule, context):

@@ -14,6 +14,7 @@ from workloads.readers.registry import (
     GROUP,
     TraceReader,
     call_reader,
+    check_folder,
     find_reader,
     guess_format,
     options_of,
@@ -61,6 +62,7 @@ def read_trace(
     name = guess_format(path) if guessed else format
     assert name is not None
     reader = find_reader(name)
+    check_folder(Path(path), name)
     window = {"start": _span(start, "start", 0.0), "duration": _span(duration, "duration", None)}
     offered: dict[str, Any] = {"seed": seed}
     reads_window = {"start", "duration"} <= set(options_of(reader))

@@ -26,9 +26,7 @@ class Rows:
         """An error placed at row `row`, column `column`."""
         return InputError(message, place=Place(self.file, self.line(row), column), hint=hint)
 
-    def require(
-        self, good: np.ndarray, column: str, values: Sequence, rule: str, hint: str | None = None
-    ) -> None:
+    def require(self, good: np.ndarray, column: str, values: Sequence, rule: str, hint: str | None = None) -> None:
         """Raise for the first row where `good` is false."""
         if not good.all():
             row = int(np.argmin(good))

@@ -79,9 +79,7 @@ def _arrivals(data: Objects, parent: np.ndarray, time_unit: str, notes: list[str
     roots = parent < 0
     for row in np.flatnonzero(roots):
         if values[row] is None:
-            raise data.rows.error(
-                int(row), "arrival", "is missing", "only later turns of a session do without"
-            )
+            raise data.rows.error(int(row), "arrival", "is missing", "only later turns of a session do without")
     given = np.array([v is not None for v in values])
     told = Objects(data.file, [o for o, g in zip(data.objects, given, strict=True) if g], [])
     told.lines = [line for line, g in zip(data.lines, given, strict=True) if g]
@@ -111,9 +109,7 @@ def _parents(data: Objects) -> np.ndarray:
         turns.sort()
         for (turn, row), (later, child) in itertools.pairwise(turns):
             if turn == later:
-                raise data.rows.error(
-                    child, "turn", f"turn {turn} is there twice, also on line {data.lines[row]}"
-                )
+                raise data.rows.error(child, "turn", f"turn {turn} is there twice, also on line {data.lines[row]}")
             parent[child] = row
     return parent
 
@@ -185,9 +181,7 @@ def _spans(data: Objects, inputs: np.ndarray) -> SpanTable | None:
 
 def _bad_spans(data: Objects, lists: list) -> InputError:
     """The error of the first row whose spans are malformed."""
-    row = next(
-        (i for i, s in enumerate(lists) if not (isinstance(s, list) and s and all(map(_is_span, s)))), 0
-    )
+    row = next((i for i, s in enumerate(lists) if not (isinstance(s, list) and s and all(map(_is_span, s)))), 0)
     return data.rows.error(row, "spans", "expected [[content, offset, length], …], lengths at least 1")
 
 

@@ -57,9 +57,7 @@ def _spans(data: Objects, inputs: np.ndarray, block_size: int) -> SpanTable | No
             raise TypeError
     except TypeError:
         row = next(i for i, ids in enumerate(lists) if not _is_ids(ids))
-        raise data.rows.error(
-            row, "hash_ids", f"expected a list of whole numbers, not {lists[row]!r}"
-        ) from None
+        raise data.rows.error(row, "hash_ids", f"expected a list of whole numbers, not {lists[row]!r}") from None
     if not len(ids):
         return None
     blocks = -(-inputs // block_size)
@@ -93,9 +91,7 @@ def _spread(traffic: Traffic, how: str, seed: int) -> np.ndarray:
     if len(bins) < 2:
         return arrival
     width = np.diff(bins, append=bins[-1] + np.median(np.diff(bins)))
-    told = (
-        f"{len(bins):,} distinct time stamps, {np.median(width):.3g} s apart, for {len(arrival):,} requests"
-    )
+    told = f"{len(bins):,} distinct time stamps, {np.median(width):.3g} s apart, for {len(arrival):,} requests"
     if how == "none":
         if len(arrival) > 2 * len(bins):
             traffic.notes.append(f"arrivals were recorded in bins ({told}); `spread: random` spreads them")

@@ -87,9 +87,7 @@ def read_objects(path: Path) -> Objects:
         objects = [_parse(path, line, text) for line, text in zip(lines, texts, strict=True)]
     for line, item in zip(lines, objects, strict=True):
         if not isinstance(item, dict):
-            raise InputError(
-                f"expected an object {{…}}, not {str(item)[:40]!r}", place=Place(str(path), line)
-            )
+            raise InputError(f"expected an object {{…}}, not {str(item)[:40]!r}", place=Place(str(path), line))
     return Objects(str(path), objects, lines)
 
 

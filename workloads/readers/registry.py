@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from workloads.readers.files import existing, read_text
 from workloads.readers.jsonl import read_jsonl
 from workloads.readers.lengths import INPUTS, read_lengths
 from workloads.readers.mooncake import read_mooncake
-from workloads.readers.servegen import read_servegen
+from workloads.readers.servegen import holds_statistics, read_servegen
 from workloads.readers.sharegpt import read_sharegpt
 from workloads.registry import resolve
 from workloads.traffic import Traffic
@@ -46,6 +47,17 @@ FORMATS: dict[str, TraceReader] = {
 }
 
 
+_FILES = {
+    "azure": "a .csv file",
+    "burstgpt": "a .csv file",
+    "csv": "a .csv file",
+    "mooncake": "a .jsonl file",
+    "twinserve": "a .jsonl file",
+    "sharegpt": "a .json file",
+}
+_ENDINGS = (".csv", ".jsonl", ".json")
+
+
 def find_reader(name: str) -> TraceReader:
     """The reader of a format: a built-in, an installed plug-in, or `package.module:function`.
 
@@ -60,9 +72,7 @@ def options_of(reader: TraceReader) -> list[str]:
     return [p.name for p in inspect.signature(reader).parameters.values() if p.kind == p.KEYWORD_ONLY]
 
 
-def call_reader(
-    reader: TraceReader, path: Path, options: Mapping[str, Any], offered: Mapping[str, Any]
-) -> Traffic:
+def call_reader(reader: TraceReader, path: Path, options: Mapping[str, Any], offered: Mapping[str, Any]) -> Traffic:
     """Run a reader with the user's `options` and those of `offered` that it takes.
 
     Raises:
@@ -77,6 +87,32 @@ def call_reader(
     return reader(path, **taken, **options)
 
 
+def check_folder(path: Path, format: str | None) -> None:
+    """Refuse a folder where a format of ours reads a file; what a plug-in reads is its own affair.
+
+    Args:
+        format: None where nobody named one and the folder does not tell it.
+
+    Raises:
+        InputError: naming what was expected, and what of it lies in the folder.
+    """
+    if not path.is_dir() or format == "servegen" or (format is not None and format not in FORMATS):
+        return
+    expected = _FILES.get(format or "", "a trace file")
+    endings = tuple(ending + zipped for ending in re.findall(r"\.\w+", expected) or _ENDINGS for zipped in ("", ".gz"))
+    there = sorted(file.name for file in path.iterdir() if file.name.endswith(endings))
+    if format is None:
+        message = (
+            "is a folder without ServeGen's statistics (chunk-*-trace.csv), the only ones that are read from a folder"
+        )
+    else:
+        message = f"is a folder; format {format} reads {expected}, plain or .gz"
+    hint = f"name one of its files: {', '.join(there[:5])}{', …' if len(there) > 5 else ''}" if there else None
+    raise InputError(
+        message, place=Place(str(path)), hint=hint or "name a file: there is none of that kind in the folder"
+    )
+
+
 def guess_format(path: str | Path) -> str:
     """The format of a file by what is in it.
 
@@ -84,7 +120,10 @@ def guess_format(path: str | Path) -> str:
         InputError: it looks like none of the known formats.
     """
     path = existing(path)
-    if path.is_dir() or path.name.endswith((".tar.gz", ".tgz", ".tar")) or tarfile.is_tarfile(path):
+    if path.is_dir():
+        check_folder(path, "servegen" if holds_statistics(path) else None)
+        return "servegen"
+    if path.name.endswith((".tar.gz", ".tgz", ".tar")) or tarfile.is_tarfile(path):
         return "servegen"
     head = read_text(path).lstrip()[:65_536]
     line = head.partition("\n")[0].strip()

@@ -87,15 +87,18 @@ def read_servegen(
 
 
 def _check_size(path: Path, clients: list[Client], start: float, end: float) -> None:
-    expected = sum(
-        rate * WINDOW for c in clients for at, rate, _, _ in c.windows if at + WINDOW > start and at < end
-    )
+    expected = sum(rate * WINDOW for c in clients for at, rate, _, _ in c.windows if at + WINDOW > start and at < end)
     if expected > MOST:
         raise InputError(
             f"{expected:,.0f} requests in this window, more than {MOST:,}",
             place=Place(str(path)),
             hint="ask for a part: start: 12h, duration: 10min",
         )
+
+
+def holds_statistics(folder: Path) -> bool:
+    """Whether a folder has files of client statistics, at any depth."""
+    return any(_MEMBER.search(file.name) for file in folder.rglob("chunk-*"))
 
 
 def _load(path: Path) -> list[Client]:
@@ -112,9 +115,7 @@ def _load(path: Path) -> list[Client]:
             client.tables = _tables(name, text)
     found = [clients[number] for number in sorted(clients) if clients[number].windows]
     if not found:
-        raise InputError(
-            "no client statistics found", place=Place(str(path)), hint="expected chunk-*-trace.csv files"
-        )
+        raise InputError("no client statistics found", place=Place(str(path)), hint="expected chunk-*-trace.csv files")
     return found
 
 
@@ -155,9 +156,7 @@ def _windows(name: str, text: str) -> list[tuple[float, float, str, float]]:
             if not np.isfinite([at, rate]).all() or (law and not (np.isfinite(shape) and shape > 0)):
                 raise InputError("rate and shape must be finite and positive", place=Place(name, number))
             if law not in ("gamma", "weibull", ""):
-                raise InputError(
-                    f"unknown law {row[3]!r}", place=Place(name, number, 4), hint="Gamma or Weibull"
-                )
+                raise InputError(f"unknown law {row[3]!r}", place=Place(name, number, 4), hint="Gamma or Weibull")
         rows.append((at, max(rate, 0.0), law, shape))
     return rows
 
@@ -192,9 +191,7 @@ def _arrivals(client: Client, start: float, end: float, streams: Streams) -> np.
     return np.concatenate(parts)
 
 
-def _lengths(
-    clients: list[Client], drawn: dict[int, np.ndarray], streams: Streams
-) -> tuple[np.ndarray, np.ndarray]:
+def _lengths(clients: list[Client], drawn: dict[int, np.ndarray], streams: Streams) -> tuple[np.ndarray, np.ndarray]:
     """Input and output lengths of all drawn requests, client after client."""
     donors = [c for c in clients if c.tables]
     if not donors:
@@ -242,9 +239,7 @@ def _draw(client: Client, times: np.ndarray, rng: np.random.Generator) -> np.nda
     return result
 
 
-def _values(
-    client: Client, table: dict[str, str], name: str, size: int, rng: np.random.Generator
-) -> np.ndarray:
+def _values(client: Client, table: dict[str, str], name: str, size: int, rng: np.random.Generator) -> np.ndarray:
     """`size` draws from the table `name`, which is written as a Python dict of value to probability."""
     if size == 0:
         return np.zeros(0, np.int64)

@@ -71,9 +71,7 @@ def read_sharegpt(
     )
 
 
-def _add(
-    columns: dict[str, list], exchanges: list[tuple[str, str]], count: Callable, max_context: int
-) -> None:
+def _add(columns: dict[str, list], exchanges: list[tuple[str, str]], count: Callable, max_context: int) -> None:
     """Append a conversation's turns to the columns."""
     parent, said = -1, ()
     for question, answer in exchanges:
@@ -96,9 +94,7 @@ def _exchanges(path: Path, number: int, conversation: object) -> list[tuple[str,
     place = Place(str(path), key=f"[{number}]")
     if not isinstance(conversation, dict):
         raise InputError(f"expected a conversation, not {str(conversation)[:40]!r}", place=place)
-    messages = conversation.get(
-        "conversations", conversation.get("messages", conversation.get("conversation"))
-    )
+    messages = conversation.get("conversations", conversation.get("messages", conversation.get("conversation")))
     if not isinstance(messages, list):
         raise InputError("has no list of conversations or messages", place=place)
     pairs: list[tuple[str, str]] = []
@@ -130,9 +126,7 @@ def _load(path: Path) -> list:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"not JSON: {error.msg}", place=Place(str(path), error.lineno, error.colno)
-        ) from error
+        raise InputError(f"not JSON: {error.msg}", place=Place(str(path), error.lineno, error.colno)) from error
     if not isinstance(data, list) or not data:
         raise InputError("expected a list of conversations", place=Place(str(path)))
     return data

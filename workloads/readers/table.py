@@ -38,9 +38,7 @@ class Table:
         self.file = str(path)
         self._text: dict[str, Sequence[str]] | None = None
         self._lines: list[int] | None = None
-        self._arrow = (
-            _read_arrow(self.path) if self.path.is_file() and self.path.stat().st_size >= large else None
-        )
+        self._arrow = _read_arrow(self.path) if self.path.is_file() and self.path.stat().st_size >= large else None
         if self._arrow is not None:
             self.header = list(self._arrow.column_names)
             self._count = self._arrow.num_rows
@@ -135,9 +133,7 @@ class Table:
         reader = csv.reader(io.StringIO(content, newline=""))
         header = next(reader, None)
         if not header:
-            raise InputError(
-                "the file is empty", place=Place(self.file), hint="expected a header line and rows"
-            )
+            raise InputError("the file is empty", place=Place(self.file), hint="expected a header line and rows")
         rows, lines = [], []
         for row in reader:
             if row:

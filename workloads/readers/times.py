@@ -88,8 +88,6 @@ def check_plausible(traffic: Traffic, file: str, *, refuse: bool) -> None:
         mean = traffic.input_tokens.mean()
         traffic.notes.append(f"unusual lengths: mean input {mean:,.0f} tokens; are they characters?")
     if fault and refuse:
-        raise InputError(
-            fault, place=Place(file), hint=f"{hint}, or accept_implausible: true if they are right"
-        )
+        raise InputError(fault, place=Place(file), hint=f"{hint}, or accept_implausible: true if they are right")
     if fault:
         traffic.notes.append(f"{fault} ({hint})")

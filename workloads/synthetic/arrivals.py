@@ -125,9 +125,8 @@ class OnOff:
         return np.interp(due, np.concatenate(expected), np.concatenate(time))
 
     def __str__(self) -> str:
-        return (
-            f"on-off, {self.rate:g} a second, busy for {self.on:g} s and quiet for {self.off:g} s on average"
-            + (f" at {self.quiet:g} of the busy rate" if self.quiet else "")
+        return f"on-off, {self.rate:g} a second, busy for {self.on:g} s and quiet for {self.off:g} s on average" + (
+            f" at {self.quiet:g} of the busy rate" if self.quiet else ""
         )
 
 

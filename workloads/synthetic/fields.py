@@ -64,9 +64,7 @@ class Section:
         self._bounds(name, value, above, least, most, infinite)
         return float(value)
 
-    def whole(
-        self, name: str, default: Any = REQUIRED, *, least: int | None = None, most: int | None = None
-    ) -> int:
+    def whole(self, name: str, default: Any = REQUIRED, *, least: int | None = None, most: int | None = None) -> int:
         """A whole number within bounds."""
         value = self.value(name, default)
         if value is default:

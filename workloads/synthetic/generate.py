@@ -6,6 +6,7 @@ else stays.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -257,20 +258,28 @@ def _spans(rows: Turns, prefix: tuple | None) -> SpanTable:
 
 
 def _mix(section: Section, name: str, least: int | None) -> Mix | None:
-    """`priority: 1`, or `priority: {0: 0.9, 1: 0.1}`: values and their weights."""
+    """`priority: 1`, or `priority: {0: 0.9, 1: 0.1}`: values and their weights. JSON writes the values in quotes."""
     value = section.value(name, None)
     if value is None:
         return None
     if not isinstance(value, Mapping):
         return Mix((section.whole(name, least=least),), (1.0,))
     weights = Section(value, section.path(name))
-    values = []
-    for item in value:
-        if isinstance(item, bool) or not isinstance(item, int) or (least is not None and item < least):
+    values = [_whole(item) for item in value]
+    for item, whole in zip(value, values, strict=True):
+        if whole is None or (least is not None and whole < least):
             rule = "whole numbers" if least is None else f"whole numbers of at least {least}"
             raise section.error(name, f"keys must be {rule}, not {item!r}")
-        values.append(item)
-    shares = tuple(weights.number(item, least=0) for item in values)  # type: ignore[arg-type]
+        if values.count(whole) > 1:
+            raise section.error(name, f"{whole} stands there twice")
+    shares = tuple(weights.number(item, least=0) for item in value)  # type: ignore[arg-type]
     if not values or sum(shares) <= 0:
         raise section.error(name, "weights must add up to more than 0")
     return Mix(tuple(values), shares)
+
+
+def _whole(key: object) -> int | None:
+    """A whole number, also one in quotes; None if it is something else."""
+    if isinstance(key, str) and re.fullmatch(r"-?\d+", key):
+        return int(key)
+    return key if isinstance(key, int) and not isinstance(key, bool) else None

@@ -137,9 +137,7 @@ def _uniform(section: Section, reading: Reading, bounds: dict) -> Law:
 
 
 def _normal(section: Section, reading: Reading, bounds: dict) -> Law:
-    return Normal(
-        mean=reading.figure(section, "mean", above=0), std=reading.figure(section, "std", above=0), **bounds
-    )
+    return Normal(mean=reading.figure(section, "mean", above=0), std=reading.figure(section, "std", above=0), **bounds)
 
 
 def _lognormal(section: Section, reading: Reading, bounds: dict) -> Law:
@@ -149,9 +147,7 @@ def _lognormal(section: Section, reading: Reading, bounds: dict) -> Law:
     if by_mean:
         mean, std = reading.figure(section, "mean", above=0), reading.figure(section, "std", above=0)
         return LogNormal.of_mean(mean, std, **bounds)
-    return LogNormal.of_median(
-        reading.figure(section, "median", above=0), section.number("sigma", above=0), **bounds
-    )
+    return LogNormal.of_median(reading.figure(section, "median", above=0), section.number("sigma", above=0), **bounds)
 
 
 def _exponential(section: Section, reading: Reading, bounds: dict) -> Law:

@@ -68,9 +68,7 @@ class PrefixTree:
 
     def __str__(self) -> str:
         shape = " x ".join(str(level.branches) for level in self.levels)
-        return f"{shape} shared beginnings" + (
-            f" for {self.share:.0%} of the requests" if self.share < 1 else ""
-        )
+        return f"{shape} shared beginnings" + (f" for {self.share:.0%} of the requests" if self.share < 1 else "")
 
 
 def parse_prefix(section: Section | None, reading: Reading) -> PrefixTree | None:

@@ -12,6 +12,7 @@ import torch
 from backends.model.model import Model
 from backends.torch.build import make_torch_engine
 from backends.torch.executor import TorchExecutor
+from backends.torch.graphs import Capture
 from backends.torch.sampling import SamplingParams
 from sim.config import EngineConfig, KVConfig, SchedulerConfig
 from sim.engine.engine import Engine
@@ -62,16 +63,16 @@ class Served:
         self, model: Model, traffic: Traffic, config: EngineConfig, *, capacity: int = 4096, max_len: int = 512,
         host_tokens: int = 2000, forced: bool = True, seed: int = 0, sampling: SamplingParams | None = None,
         given: dict[int, tuple] | None = None, after: Callable[[Served, int], None] | None = None, poison: bool = True,
-        check: bool = True,
+        check: bool = True, capture: Capture | None = None,
     ) -> None:  # fmt: skip
-        self.executor = TorchExecutor(model, seed=seed, forced_lengths=forced, sampling=sampling)
+        self.executor = TorchExecutor(model, seed=seed, forced_lengths=forced, sampling=sampling, capture=capture)
         self.engine = make_torch_engine(
             config, self.executor, capacity=capacity, max_len=max_len, host_tokens=host_tokens
         )
         self.engine.on_finish = lambda row, now: self.finished.append(row)
         self.executor.keep_logits = True
         if poison:
-            self.executor.pool.cache.fill_(float("nan"))
+            self.executor.pool.cache[:, :, :-1] = float("nan")  # all pages but the one that nobody has
         self.traffic = traffic
         self.tokens: dict[tuple[int, int], list[int]] = {}
         self.prompts: dict[int, list[int]] = {}
@@ -100,8 +101,8 @@ class Served:
             self.chunks += len(plan.chunks)
             self.mixed |= bool(plan.chunks) and plan.cohort is not None
             flight = submit(plan, now, until)
-            for index, draw in enumerate(flight.draws):
-                self.logits[draw.seq.row, draw.seq.sample, draw.position] = self.executor.logits[index]
+            for index, (draw, position) in enumerate(zip(flight.draws, flight.positions.tolist(), strict=True)):
+                self.logits[draw.seq.row, draw.seq.sample, position] = self.executor.logits[index]
             return flight
 
         def watched_start(seq, length):

@@ -12,7 +12,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from backends.torch.kv import BlockKeys  # noqa: E402
-from backends.torch.pack import Draw, Row, pack, to_device  # noqa: E402
+from backends.torch.pack import Draw, Rows, pack, to_device  # noqa: E402
+from backends.torch.places import NOBODY, Places  # noqa: E402
 from backends.torch.pool import KVPool  # noqa: E402
 from backends.torch.sampling import SamplingParams  # noqa: E402
 from backends.torch.tokens import TokenBook, Tokens, Vocabulary  # noqa: E402
@@ -129,32 +130,86 @@ def test_copies_swaps_and_returns() -> None:
 # --- packing
 
 
+def placed(places: Places, pages: list[int], how: SamplingParams | None = None, row: int = 4) -> int:
+    place = places.take(Sequence(row, (), 3, 9), how or SamplingParams(), 1 << 63)
+    places.lay(place, 0, np.array(pages))
+    return place
+
+
 def test_a_packed_step() -> None:
-    """A piece of a prompt, a decoding sequence whose token is known, and one whose token only the device knows."""
-    seq = Sequence(4, (), 3, 9)
+    """A piece of a prompt, a decoding sequence, a dead row, and a last piece whose last token only the device knows."""
+    places = Places(torch.device("cpu"), nobodys=6)
     how = SamplingParams(temperature=0.5, top_k=3, top_p=0.75, min_p=0.125, seed=-2)
-    piece = tokens([10, 11, 12, 13, 14, 15])
-    known, unknown = tokens([20, 21, 22], prompt=2, last=1), tokens([30, 31], prompt=2, last=2)
-    known.sampling = how
-    rows = [
-        Row(piece, 1, 4, np.array([7, 3, 9])),
-        Row(known, 2, 1, np.array([1, 5]), [Draw(seq, known, 3)]),
-        Row(unknown, 2, 1, np.array([0, 2, 4]), [Draw(seq, unknown, 3)]),
-    ]
-    packed = pack(rows, 2, torch.tensor([70, 71, 72]), seed=1 << 63)
-    batch = packed.batch
-    assert batch.ids.tolist() == [11, 12, 13, 14, 22, 72]
-    assert batch.positions.tolist() == [1, 2, 3, 4, 2, 2]
-    assert batch.slots.tolist() == [15, 6, 7, 18, 10, 4]
-    assert batch.query_starts.tolist() == [0, 4, 5, 6]
-    assert batch.kv_lengths.tolist() == [5, 3, 3] == batch.lengths.tolist()
-    assert batch.block_tables.tolist() == [[7, 3, 9], [1, 5, 0], [0, 2, 0]]
-    assert batch.sample_rows.tolist() == [4, 5] and packed.places.tolist() == [1, 2]
+    first, second = placed(places, [7, 3, 9]), placed(places, [1, 5], how)
+    third = placed(places, [0, 2, 4], SamplingParams(repetition_penalty=2.0))
+    places.latest[[first, second, third]] = torch.tensor([70, 71, 72])
+    seq = Sequence(4, (), 3, 9)
+    rows = Rows(
+        np.array([first, second, NOBODY, third]), np.array([1, 2, 2, 1]), np.array([4, 1, 1, 2]),
+        np.array([True, True, False, True]),
+        {0: tokens([10, 11, 12, 13, 14, 15]), 3: tokens([30, 31], prompt=2, place=third)},
+        [Draw(seq, tokens([20, 21, 22], place=second)), Draw(seq, tokens([30, 31], place=third))],
+        np.array([1, 3]), np.array([3, 3]),
+    )  # fmt: skip
+    packed = pack(rows, places, 2)
+    batch = packed.batch(places)
+    assert batch.ids.tolist() == [11, 12, 13, 14, 71, 0, 31, 72]
+    assert batch.positions.tolist() == [1, 2, 3, 4, 2, 2, 1, 2]
+    assert batch.slots.tolist() == [15, 6, 7, 18, 10, -1, 1, 4]
+    assert batch.query_starts.tolist() == [0, 4, 5, 6, 8]
+    assert batch.kv_lengths.tolist() == [5, 3, 3, 3] == batch.lengths.tolist()
+    assert batch.block_tables.tolist() == [[7, 3, 9], [1, 5, 6], [6, 6, 6], [0, 2, 4]]
+    assert batch.sample_rows.tolist() == [4, 7] and packed.spots.tolist() == [second, third]
     drawn = packed.sampling
     assert drawn.temperature.tolist() == [0.5, 0] and drawn.top_k.tolist() == [3, 0]
     assert drawn.top_p.tolist() == [0.75, 1] and drawn.min_p.tolist() == [0.125, 0]
     assert drawn.seed.tolist() == [-2, -(1 << 63)] and drawn.request.tolist() == [0, 5]
     assert drawn.position.tolist() == [3, 3] and not drawn.greedy and drawn.filtered
+    assert drawn.penalty.tolist() == [1, 2]
+    assert sorted(zip(drawn.seen_rows.tolist(), drawn.seen_ids.tolist(), strict=True)) == [(1, 30), (1, 31), (1, 72)]
+
+
+def test_a_step_filled_up_with_dead_rows_has_the_same_rows_and_draws() -> None:
+    places = Places(torch.device("cpu"), nobodys=6)
+    mine = placed(places, [1, 5])
+    rows = Rows(np.array([mine]), np.array([2]), np.array([1]), np.array([True]))
+    rows.draws, rows.owners, rows.positions = [Draw(None, tokens([1], place=mine))], np.array([0]), np.array([3])
+    packed = pack(rows.padded(4), places, 2, every_row=True)
+    batch = packed.batch(places)
+    assert batch.slots.tolist() == [10, -1, -1, -1] and batch.kv_lengths.tolist() == [3, 1, 1, 1]
+    assert batch.sample_rows.tolist() == [0, 1, 2, 3] and packed.spots.tolist() == [mine]
+    assert batch.block_tables.tolist() == [[1, 5], [6, 6], [6, 6], [6, 6]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 12)), max_size=40))
+def test_tables_on_the_device_are_what_was_laid_and_only_changes_are_sent(steps) -> None:
+    """Sequences come, get pages at the end or anew, and go; places and widths grow on the way."""
+    places = Places(torch.device("cpu"), nobodys=99, count=2)
+    want: dict[int, list[int]] = {}
+    held: dict[int, int] = {}
+    for who, kept, more in steps:
+        if who in held and not more:
+            places.give_back(held.pop(who))
+            del want[who]
+            continue
+        if who not in held:
+            held[who], want[who] = places.take(Sequence(who, (), 1, 1), SamplingParams(), 0), []
+        kept = min(kept, len(want[who]))
+        pages = np.arange(more) * 7 + who
+        places.lay(held[who], kept, pages)
+        want[who][kept:] = pages.tolist()
+        index, values = places.news()
+        assert len(index) <= more
+        places.tables.view(-1)[torch.from_numpy(index)] = torch.from_numpy(values)
+        assert np.array_equal(places.tables.numpy(), places.host)
+        for each, place in held.items():
+            assert places.tables[place, : len(want[each])].tolist() == want[each]
+            assert places.laid[place] == len(want[each])
+            places.lay(place, 0, np.array(want[each], np.int64))
+            assert not len(places.news()[0]), "what is there is not sent again"
+    assert len(set(held.values())) == len(held) and NOBODY not in held.values()
+    assert places.tables[NOBODY].tolist() == [99] * places.tables.shape[1]
 
 
 def test_one_copy_carries_all_arrays() -> None:

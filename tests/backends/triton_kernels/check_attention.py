@@ -19,8 +19,8 @@ FEW = [(3, 20), (2, 2), (5, 18)]
 PIECES = [(13, 33), (9, 9), (45, 77)]
 
 
-def ours(processors: int = 2, interpreted: bool = True) -> TritonOperators:
-    return TritonOperators(launch=Launcher(Target(processors=processors, interpreted=interpreted)))
+def ours() -> TritonOperators:
+    return TritonOperators(launch=Launcher(Target(processors=2, interpreted=True)))
 
 
 def compare(
@@ -54,46 +54,50 @@ def test_a_mixed_batch(heads, kv_heads, dim, page, dtype) -> None:
     compare([*DECODES, *FEW, *PIECES], heads, kv_heads, dim, dtype, page)
 
 
-@pytest.mark.parametrize("processors", [1, 16, 400])
-def test_splits_some_of_which_are_empty(processors) -> None:
-    """A sequence of one token is split like its long neighbour: most of its splits see nothing."""
-    compare([(1, 600), (1, 1), (1, 65), (4, 300), (2, 2)], 3, 1, 64, ops=ours(processors))
+@pytest.mark.parametrize("page", [1, 16])
+def test_splits_most_of_which_are_not_theirs(page) -> None:
+    """A sequence of one token is launched with as many splits as its long neighbour has."""
+    compare([(1, 600), (1, 1), (1, 64), (1, 65), (4, 300), (2, 2)], 3, 1, 64, page=page)
+
+
+def test_a_sequence_of_more_than_all_splits_at_their_shortest() -> None:
+    compare([(1, 64 * 64 + 1), (1, 64 * 64), (1, 100)], 1, 1, 16)
 
 
 @pytest.mark.parametrize("page", [1, 16])
-@pytest.mark.parametrize("window", [1, 5, 16, 64])
+@pytest.mark.parametrize("window", [1, 5, 16, 64, 100])
 def test_sliding_windows(window, page) -> None:
-    compare([(1, 1), (1, 150), (3, 90), (20, 100), (30, 30)], 2, 1, 64, page=page, ops=ours(64), window=window)
+    compare([(1, 1), (1, 150), (3, 90), (20, 100), (30, 30)], 2, 1, 64, page=page, window=window)
 
 
 @pytest.mark.parametrize("options", [{"softcap": 3.0}, {"softcap": 2.0, "window": 9}, {"scale": 0.4}, {"scale": 1e-4}])
 def test_softcap_and_scale(options) -> None:
-    compare([(1, 70), (3, 20), (12, 50)], 2, 2, 64, ops=ours(32), **options)
+    compare([(1, 70), (3, 20), (12, 50)], 2, 2, 64, **options)
 
 
 @pytest.mark.parametrize("page", [1, 16])
 def test_every_length_around_a_page_and_a_block(page) -> None:
     lengths = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-    compare([(1, n) for n in lengths], 2, 1, 64, page=page, ops=ours(200))
+    compare([(1, n) for n in lengths], 2, 1, 64, page=page)
     compare([(min(n, 11), n) for n in lengths if n > 8], 2, 1, 64, page=page)
 
 
-@pytest.mark.parametrize("processors", [1, 400])
-def test_padding_rows_give_zeros_and_change_nothing(processors) -> None:
-    ops, rows = ours(processors), [(1, 200), (1, 0), (3, 9), (2, 0), (12, 40), (10, 0)]
-    got = compare(rows, 2, 1, 64, ops=ops)
+@pytest.mark.parametrize("longest", [60, 200])
+def test_padding_rows_give_zeros_and_change_nothing(longest) -> None:
+    rows = [(1, longest), (1, 0), (3, 9), (2, 0), (12, 40), (10, 0)]
+    got = compare(rows, 2, 1, 64)
     parts = got.split([count for count, _ in rows])
     assert not parts[1].any() and not parts[3].any() and not parts[5].any()
 
 
 def test_a_sequence_gets_the_same_alone_and_in_company() -> None:
-    """Bit for bit, as far as it is split alike."""
-    rows, ops = [(1, 50), (9, 30), (1, 33)], ours(1)
+    """Bit for bit, however long the others are."""
+    rows, ops = [(1, 50), (9, 30), (1, 333), (1, 700), (1, 64)], ours()
     batch, count = make_batch(rows, 16)
     cache = make_pages(batch, count, 16, 1, 64, torch.float32)
-    q = normal(11, 2, 64)
+    q = normal(13, 2, 64)
     together = ops.attention(q, *cache, batch, scale=0.125)
-    for index, (mine, (queries, length)) in enumerate(zip(together.split([1, 9, 1]), rows, strict=True)):
+    for index, (mine, (queries, length)) in enumerate(zip(together.split([1, 9, 1, 1, 1]), rows, strict=True)):
         alone, _ = make_batch([(queries, length)], 16)
         alone.block_tables[0] = batch.block_tables[index, : alone.block_tables.shape[1]]
         start = int(batch.query_starts[index])
@@ -105,7 +109,7 @@ def test_a_sequence_gets_the_same_alone_and_in_company() -> None:
 @pytest.mark.parametrize("fp8", FP8)
 def test_fp8_pages_with_scales(fp8, dtype) -> None:
     rows = [(1, 100), (1, 5), (3, 20), (14, 40)]
-    compare(rows, 4, 1, 80, dtype, ops=ours(16), pages_dtype=fp8, kv_scales=(0.5, 0.25))
+    compare(rows, 4, 1, 80, dtype, pages_dtype=fp8, kv_scales=(0.5, 0.25))
 
 
 def test_e4m3_pages_are_refused_where_the_compiler_does_not_know_them() -> None:

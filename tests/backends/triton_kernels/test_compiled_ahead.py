@@ -43,9 +43,9 @@ LLAMA = "bf16, 32/8 heads of 128, pages of 16"
 
 @pytest.mark.slow
 def test_hot_kernels_for_hopper() -> None:
-    prefill, decode = f"prefill_kernel: {LLAMA}", f"decode_kernel: {LLAMA}, direct True"
+    prefill, decode = f"prefill_kernel: {LLAMA}", f"decode_kernel: {LLAMA}"
     experts = "grouped_kernel: bf16, Mixtral 8x7B, 4096 tokens, gated True"
-    rope, fp8 = f"rope_kernel: {LLAMA}", "decode_kernel: bf16, e4m3 pages, 32/8 heads of 128, pages of 16, direct True"
+    rope, fp8 = f"rope_kernel: {LLAMA}", "decode_kernel: bf16, e4m3 pages, 32/8 heads of 128, pages of 16"
     found = compiled("sm_90", "sm_90", prefill, decode, experts, rope, fp8)
     for name, result in found.items():
         assert not result["refused"], (name, result)
@@ -57,9 +57,7 @@ def test_hot_kernels_for_hopper() -> None:
 
 @pytest.mark.slow
 def test_the_compiler_refuses_e4m3_before_ada_and_e5m2_is_not() -> None:
-    names = [
-        f"decode_kernel: bf16, {fp8} pages, 32/8 heads of 128, pages of 16, direct True" for fp8 in ("e4m3", "e5m2")
-    ]
+    names = [f"decode_kernel: bf16, {fp8} pages, 32/8 heads of 128, pages of 16" for fp8 in ("e4m3", "e5m2")]
     refused, accepted = compiled("sm_80", "sm_90", *names).values()
     assert "fp8e4nv not supported" in refused["refused"]
     assert not accepted["refused"] and accepted["matrix"] == "mma"

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from configurations import LARGEST, POOLS, bounded, configurations
-from harness import ConstantCost, config, holders, random_traffic, requests, run
+from harness import ConstantCost, Run, config, holders, random_traffic, requests, run
 from hypothesis import given
 from hypothesis import strategies as st
 from invariants import check_moment, check_run
@@ -19,6 +19,20 @@ KINDS = [
 ]
 
 
+def handed_out(this: Run, row: int) -> list[float]:
+    """Times of a row's tokens in the plans that have come back, told from the plans alone."""
+    times = []
+    for plan in this.plans:
+        times += [end for end in plan.ends if end <= this.now] if (row, 0) in plan.decoding else []
+        if plan.ends[-1] <= this.now:
+            times += [
+                plan.ends[-1]
+                for number, sample, *_, samples in plan.chunks
+                if (number, sample, samples) == (row, 0, True)
+            ]
+    return times
+
+
 @pytest.mark.parametrize("scheduler, memory", KINDS)
 def test_everybody_else_still_finishes(scheduler: str, memory: str) -> None:
     total = []
@@ -27,6 +41,7 @@ def test_everybody_else_still_finishes(scheduler: str, memory: str) -> None:
     @given(configurations(scheduler, memory), st.integers(0, 10_000), st.sampled_from(POOLS), st.booleans())
     def check(made, seed, pool, stretch):
         chance = random.Random(seed)
+        had: dict[int, list[float]] = {}
 
         def watch(this, moment, now):
             if chance.random() < 0.1 and this.submitted:
@@ -34,9 +49,11 @@ def test_everybody_else_still_finishes(scheduler: str, memory: str) -> None:
                 here = [
                     seq for seq in [*holders(this.engine), *this.engine.state.waiting] if seq.row == row and seq.alive
                 ]
+                before = handed_out(this, row)
                 gone = this.cancel(row)
                 assert gone or not here
                 if gone:
+                    had[row] = before
                     assert row not in this.engine.unfinished_rows()
                     assert all(seq.row != row for seq in [*holders(this.engine), *this.engine.state.waiting])
             check_moment(this, moment, now)
@@ -45,9 +62,12 @@ def test_everybody_else_still_finishes(scheduler: str, memory: str) -> None:
         done = run(traffic, made, capacity=pool, max_len=LARGEST, watch=watch, stretch=stretch)
         check_run(done)
         total.extend(done.cancelled)
-        if made.depth == 1:
-            tokens = done.tokens()
-            assert all(len(tokens.get(row, [])) <= done.expected_tokens(row) for row in done.cancelled)
+        tokens = done.tokens()
+        assert all(len(tokens.get(row, [])) <= done.expected_tokens(row) for row in done.cancelled)
+        if made.scheduler.streaming:  # else answers are kept to the end of their batch
+            assert {row: tokens.get(row, []) for row in had if traffic.n[row] == 1} == {
+                row: had[row] for row in had if traffic.n[row] == 1
+            }
 
     check()
     assert len(total) > 20
@@ -132,3 +152,35 @@ def test_a_cancelled_answer_keeps_what_was_handed_out_and_nothing_more(preset: s
         tokens = done.tokens().get(0, [])
         assert len(tokens) <= 5
         assert all(time <= gone[0] for time in tokens if gone)
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_was_handed_out_around_a_preemption(depth: int, preemption: str) -> None:
+    """Of sequences that lost their memory and were cancelled at some moment after that, and of those that went on to the end."""
+    gone = 0
+    for seed in range(24):
+        chance, had = random.Random(seed), {}
+
+        def watch(this, moment, now, chance=chance, had=had):
+            for seq in list(this.engine.state.running):
+                if seq.preemptions and seq.alive and chance.random() < 0.05:
+                    before = handed_out(this, seq.row)
+                    if this.cancel(seq.row):
+                        had[seq.row] = before
+
+        made = config(
+            depth=depth, preemption=preemption, gate="optimistic", max_num_batched_tokens=64, requeue=("head", "tail")[seed % 2],
+            victim=("last-admitted", "fewest-outputs")[seed % 3 > 0], admit_after_preemption=seed % 4 > 1,
+        )  # fmt: skip
+        done = run(
+            random_traffic(seed, count=20, gap=0.004, outputs=80), made, capacity=270, max_len=220, watch=watch,
+            stretch=seed % 5 > 1,
+        )  # fmt: skip
+        check_run(done)
+        tokens = done.tokens()
+        assert {row: tokens.get(row, []) for row in had} == had, seed
+        for row in done.finished:
+            assert tokens[row] == handed_out(done, row)[: done.expected_tokens(row)], (seed, row)
+        gone += len(had)
+    assert gone > 100

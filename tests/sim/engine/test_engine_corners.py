@@ -206,15 +206,6 @@ def test_finished_in_flight_preempted_and_admitted_again() -> None:
     check_run(scripted(requests((20, 20), (20, 4)), made, bounce).serve())
 
 
-@pytest.mark.parametrize("depth", [3, 4])
-@pytest.mark.parametrize("preset", ["sglang"])
-def test_more_than_two_plans_in_flight(preset: str, depth: int) -> None:
-    for seed in range(12):
-        made = config(preset, depth=depth, max_num_batched_tokens=64, max_num_seqs=16)
-        traffic = random_traffic(seed, count=20, gap=0.002, outputs=90)
-        check_run(run(traffic, made, capacity=290, max_len=240))
-
-
 # --- plug-ins
 
 

@@ -211,3 +211,24 @@ def test_a_refusal_latches_until_somebody_leaves() -> None:
     done = run(requests(*rows), loose, capacity=330, max_len=300, cost=ConstantCost(0.1))
     early = next(plan for plan in done.plans if any(chunk[0] == 2 for chunk in plan.chunks))
     assert early.start < min(done.finished.values()), "another engine looks again once the prefix is there"
+
+
+@pytest.mark.parametrize("victim", ["last-admitted", "lowest-priority"])
+def test_a_prompt_that_gave_its_memory_back_lets_the_others_decode_first(victim: str) -> None:
+    """Behind an optimistic gate the last prompt does not fit beside two answers: admitted again in the step that took its
+    memory, it would keep them from ever ending."""
+    made = config(
+        "sglang",
+        gate="optimistic",
+        victim=victim,
+        requeue="head",
+        max_num_batched_tokens=64,
+        admit_after_preemption=True,
+        prefix_caching=False,
+    )
+    rows = [(64, 60), (64, 60), {"input": 150, "output": 5, "at": 0.1}]
+    done = run(requests(*rows), made, capacity=272, max_len=240)
+    check_run(done)
+    thrown_out = [number for number, plan in enumerate(done.plans) if (2, 0) in plan.preempted]
+    assert thrown_out, "the case is no longer the one this is about"
+    assert all(done.plans[number].decoding and not done.plans[number].chunks for number in thrown_out)

@@ -18,9 +18,7 @@ def row(at: float | None = 0.0, **more) -> dict:
 
 
 def test_fields_and_their_defaults(file):
-    traffic = read_jsonl(
-        file("t.jsonl", lines(row(), row(0.5, max_tokens=64, priority=-2, n=4, input_tokens=7)))
-    )
+    traffic = read_jsonl(file("t.jsonl", lines(row(), row(0.5, max_tokens=64, priority=-2, n=4, input_tokens=7))))
     assert traffic.arrival.tolist() == [0, 0.5]
     assert traffic.input_tokens.tolist() == [10, 7]
     assert traffic.max_tokens.tolist() == [0, 64]
@@ -30,9 +28,7 @@ def test_fields_and_their_defaults(file):
 
 
 def test_sessions_by_name_in_turn_order(file):
-    text = lines(
-        row(5.0, session="a", turn=1, think=2), row(1.0), row(3.0, session="a", turn=0), row(2.0, session="b")
-    )
+    text = lines(row(5.0, session="a", turn=1, think=2), row(1.0), row(3.0, session="a", turn=0), row(2.0, session="b"))
     traffic = read_jsonl(file("t.jsonl", text))
     assert traffic.parent.tolist() == [-1, -1, -1, 2]
     assert traffic.arrival[traffic.parent < 0].tolist() == [1, 2, 3]
@@ -119,9 +115,7 @@ def test_other_fields_are_kept_out_with_a_note(file):
 
 
 def test_many_rows(file):
-    text = "".join(
-        f'{{"arrival":{i / 7},"input_tokens":{i % 900 + 1},"output_tokens":5}}\n' for i in range(100_000)
-    )
+    text = "".join(f'{{"arrival":{i / 7},"input_tokens":{i % 900 + 1},"output_tokens":5}}\n' for i in range(100_000))
     import time
 
     path = file("t.jsonl", text)

@@ -15,15 +15,13 @@ from workloads.traffic import Traffic
 
 def mooncake(*stamps) -> str:
     return "".join(
-        json.dumps({"timestamp": t, "input_length": 5 + i, "output_length": 3}) + "\n"
-        for i, t in enumerate(stamps)
+        json.dumps({"timestamp": t, "input_length": 5 + i, "output_length": 3}) + "\n" for i, t in enumerate(stamps)
     )
 
 
 def ours(*stamps) -> str:
     return "".join(
-        json.dumps({"arrival": t, "input_tokens": 5 + i, "output_tokens": 3}) + "\n"
-        for i, t in enumerate(stamps)
+        json.dumps({"arrival": t, "input_tokens": 5 + i, "output_tokens": 3}) + "\n" for i, t in enumerate(stamps)
     )
 
 
@@ -39,9 +37,7 @@ WRITERS = {"mooncake": mooncake, "twinserve": ours, "burstgpt": burstgpt}
 def test_an_epoch_starts_at_once_and_rows_are_sorted_stably(file, format):
     """A first time stamp of 1700000000000, and rows 3, 1, 2."""
     base = 1_700_000_000_000
-    traffic = read_trace(
-        file("t.csv", WRITERS[format](base + 3000, base + 1000, base + 2000, base + 1000)), format
-    )
+    traffic = read_trace(file("t.csv", WRITERS[format](base + 3000, base + 1000, base + 2000, base + 1000)), format)
     assert traffic.arrival.tolist() == [0, 0, 1, 2]
     assert traffic.input_tokens.tolist() == [6, 8, 7, 5]
     assert any("shifted so that the first, 1700000001000" in note for note in traffic.notes)
@@ -55,9 +51,7 @@ def test_epochs_of_every_unit(file, unit):
     scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     stamps = [1_700_000_000 * scale + k * scale // 2 for k in range(4)]
     traffic = read_trace(file("t.jsonl", ours(*stamps)), time_unit="auto" if unit != "s" else "s")
-    np.testing.assert_allclose(
-        traffic.arrival * 2 // 1, [0, 1, 2, 3] if unit != "s" else [0, 0, 2, 2], atol=1e-6
-    )
+    np.testing.assert_allclose(traffic.arrival * 2 // 1, [0, 1, 2, 3] if unit != "s" else [0, 0, 2, 2], atol=1e-6)
 
 
 def test_a_row_without_a_time_is_named(file):
@@ -146,8 +140,31 @@ def test_files_that_are_not_there(file, tmp_path):
     file("conv.csv", "x")
     with pytest.raises(InputError, match=r"con\.csv: no such file \(did you mean conv.csv"):
         read_trace(tmp_path / "con.csv")
-    with pytest.raises(InputError, match=r"is a folder"):
-        read_trace(tmp_path, "azure")
+
+
+def test_a_folder_in_place_of_a_file(file, tmp_path):
+    """Told what the format that was named reads, and what of that lies in the folder."""
+    file("a.csv", "x")
+    file("b.jsonl.gz", "x")
+    for format, says in {
+        "azure": r"format azure reads a \.csv file, plain or \.gz \(name one of its files: a\.csv\)",
+        "twinserve": r"format twinserve reads a \.jsonl file, plain or \.gz \(name one of its files: b\.jsonl\.gz\)",
+        "sharegpt": r"reads a \.json file, plain or \.gz \(name a file: there is none of that kind",
+        "servegen": r"expected chunk-\*-trace\.csv",
+        None: r"without ServeGen's statistics.*name one of its files: a\.csv, b\.jsonl\.gz",
+    }.items():
+        with pytest.raises(InputError, match=says) as caught:
+            read_trace(tmp_path, format)
+        assert ("ServeGen" in str(caught.value)) == (format is None)
+
+
+def test_a_reader_of_ones_own_may_read_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "folder_reader.py").write_text(
+        "from workloads.traffic import Traffic\n\n\ndef read(path):\n    assert path.is_dir()\n"
+        "    return Traffic([0.0], [10], [3])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert read_trace(tmp_path, "folder_reader:read").input_tokens.tolist() == [10]
 
 
 def test_damaged_files(tmp_path):

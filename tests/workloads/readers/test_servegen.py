@@ -100,9 +100,7 @@ def test_errors(tmp_path, window, said):
 
 
 def test_tables_are_data_and_never_code(tmp_path):
-    path = statistics(
-        tmp_path, {0: ([GAMMA], {0: {"input_tokens": "__import__('os')", "output_tokens": {1: 1}}})}
-    )
+    path = statistics(tmp_path, {0: ([GAMMA], {0: {"input_tokens": "__import__('os')", "output_tokens": {1: 1}}})})
     with pytest.raises(InputError, match=r"bad table input_tokens"):
         read_servegen(path)
 

@@ -41,7 +41,9 @@ def test_words_that_cannot_be_used(file, item, words):
 
 
 def test_questions_of_conversations_are_kept(file):
-    talk = [{"from": who, "value": text} for who, text in (("human", "one"), ("gpt", "1"), ("human", "two"), ("gpt", "2"))]
+    talk = [
+        {"from": who, "value": text} for who, text in (("human", "one"), ("gpt", "1"), ("human", "two"), ("gpt", "2"))
+    ]
     traffic = read_trace(file("s.json", json.dumps([{"conversations": talk}])), "sharegpt")
     assert traffic.texts == [[{"role": "user", "content": text}] for text in ("one", "two")]
 

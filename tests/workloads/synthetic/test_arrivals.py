@@ -61,9 +61,7 @@ def test_on_off_keeps_its_mean_rate_and_is_silent_when_off():
     assert N / times[-1] == pytest.approx(5, rel=0.1)
     assert cv(times) > 4
     busy = np.median(np.diff(times))
-    assert busy == pytest.approx(
-        np.log(2) / 15, rel=0.05
-    )  # on for a third of the time, at three times the rate
+    assert busy == pytest.approx(np.log(2) / 15, rel=0.05)  # on for a third of the time, at three times the rate
 
 
 def test_on_off_quiet_is_a_share_of_the_busy_rate():

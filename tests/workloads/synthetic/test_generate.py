@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,6 +67,15 @@ def test_a_duration_instead_of_a_count():
     assert traffic.arrival[-1] < 120 and len(traffic) == pytest.approx(1200, abs=140)
     both = synthesize(BASE | {"duration": "2min", "requests": 50})
     np.testing.assert_array_equal(both.arrival, traffic.arrival[:50])
+
+
+def test_mixes_may_be_written_as_json_writes_them():
+    plain = {"priority": {-1: 0.9, 3: 0.1}, "n": {1: 1, 4: 1}}
+    quoted = json.loads(json.dumps(plain))
+    assert list(quoted["priority"]) == ["-1", "3"]
+    first, second = synthesize(BASE | plain), synthesize(BASE | quoted)
+    assert first.priority.tolist() == second.priority.tolist() and set(first.priority.tolist()) == {-1, 3}
+    assert first.n.tolist() == second.n.tolist()
 
 
 def test_mixes_and_declared_limits():
@@ -166,6 +177,9 @@ def test_whatever_is_asked_is_valid(seed, requests, turns, prefix, context):
         ({"lengths": {"trace": "x"}}, r"^synthetic.lengths: gives input and output together"),
         ({"n": 0}, r"^synthetic.n: must be at least 1"),
         ({"n": {0: 1}}, r"^synthetic.n: keys must be whole numbers of at least 1"),
+        ({"priority": {"1.5": 1}}, r"^synthetic.priority: keys must be whole numbers, not '1.5'"),
+        ({"priority": {1: 1, "1": 1}}, r"^synthetic.priority: 1 stands there twice"),
+        ({"priority": {"0": -1}}, r"^synthetic.priority.0: must not be negative"),
         ({"priority": {0: 0}}, r"^synthetic.priority: weights must add up"),
         ({"priority": {0: -1}}, r"^synthetic.priority.0: must not be negative"),
         ({"prefix": {"kind": "tree"}}, r"^synthetic.prefix.levels: is missing"),

@@ -102,13 +102,9 @@ def test_spans_of_time():
 @given(
     section=st.one_of(
         st.builds(lambda v: v, st.integers(1, 10**6)),
-        st.builds(
-            lambda a, b: {"distribution": "uniform", "low": a, "high": a + b}, *[st.integers(1, 10**5)] * 2
-        ),
+        st.builds(lambda a, b: {"distribution": "uniform", "low": a, "high": a + b}, *[st.integers(1, 10**5)] * 2),
         st.builds(lambda a, b: {"distribution": "normal", "mean": a, "std": b}, *[st.floats(0.1, 1e5)] * 2),
-        st.builds(
-            lambda a, b: {"distribution": "lognormal", "mean": a, "std": b}, *[st.floats(0.1, 1e4)] * 2
-        ),
+        st.builds(lambda a, b: {"distribution": "lognormal", "mean": a, "std": b}, *[st.floats(0.1, 1e4)] * 2),
         st.builds(lambda a: {"distribution": "exponential", "mean": a}, st.floats(0.01, 1e5)),
         st.builds(
             lambda e, b: {"distribution": "zipf", "exponent": e, "low": 1, "high": b},

@@ -1,0 +1,31 @@
+"""The engine on the kernels: prompts in pieces beside decoding, parallel samples, and recorded decode steps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import interpreter  # noqa: F401 (first)
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "torch_backend"))
+
+from real_engine import Served, check_all, engine_config, traffic_of
+
+from backends.triton.operators import TritonOperators
+from backends.weights.load import load_model
+from backends.weights.tiny import make_tiny
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_greedy_tokens_are_those_of_transformers(recorded, tmp_path) -> None:
+    """Recorded: filled up with dead rows, planned for the longest sequence there may be, and always through the same buffers."""
+    folder = make_tiny("tiny-llama", tmp_path, seed=3)
+    model = load_model(folder, dtype="fp32", operators=TritonOperators("cpu"))
+    rows = [{"prompt": 3, "output": 6, "n": 2}, {"prompt": 20, "output": 4}, {"prompt": 9, "output": 3, "at": 2}]
+    config = engine_config(depth=2, max_num_batched_tokens=16, max_num_seqs=8)
+    capture = (lambda work: work) if recorded else None
+    served = Served(model, traffic_of(rows), config, capacity=320, max_len=80, capture=capture)
+    check_all(served, folder)
+    assert served.mixed and not served.refused
+    assert not recorded or served.executor.graphs.replayed > served.executor.graphs.recorded > 1
