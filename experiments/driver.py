@@ -6,6 +6,7 @@ over; times are ignored. A later turn of a session is sent its think time after 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from heapq import heappop, heappush
 
 import numpy as np
@@ -39,7 +40,9 @@ class LoadDriver:
         self.sent = np.full(len(traffic), np.nan)
         self.count = 0
         self._heap: list[tuple[float, int]] = []  # (time in the queue, row), of rows that were sent
-        self._left: dict[int, int] = {}  # first turn's row → turns of the session that are sent and not over, if not one
+        self._left: dict[
+            int, int
+        ] = {}  # first turn's row → turns of the session that are sent and not over, if not one
         self._closed = concurrency > 0
         if self._closed:
             self._rows, self._times = roots.tolist(), []
@@ -53,7 +56,8 @@ class LoadDriver:
             self._times = queued[order].tolist()
             self._times.append(NEVER)
             self._next = 0
-            self._ready: list[Request] = []  # the next rows as objects, the first last
+            self._made: list[tuple[Request, float]] = []  # some rows as objects, with their times
+            self._made_until = 0  # the row after them, counted in order of arrival
             self.sent[roots] = traffic.arrival[roots]
 
     @property
@@ -76,23 +80,30 @@ class LoadDriver:
                 time, row = heappop(heap)
                 taken.append((request(row), time))
         else:
-            times, ready, index = self._times, self._ready, self._next
-            while True:
-                time = times[index]
-                if heap and heap[0][0] < time:
-                    if heap[0][0] > now:
-                        break
-                    time, row = heappop(heap)
-                    taken.append((request(row), time))
-                elif time <= now:
-                    if not ready:
-                        ready[:] = reversed(self._traffic.requests(self._rows[index : index + _BATCH]))
-                    taken.append((ready.pop(), time))
-                    index += 1
-                else:
-                    break
-            self._next = index
+            while heap and heap[0][0] <= now:
+                time, row = heappop(heap)
+                taken += self._planned(bisect_right(self._times, time, self._next))
+                taken.append((request(row), time))
+            taken += self._planned(bisect_right(self._times, now, self._next))
         self.count += len(taken)
+        return taken
+
+    def _planned(self, stop: int) -> list[tuple[Request, float]]:
+        """Of those that come whatever happens, the next up to the `stop`-th."""
+        taken: list[tuple[Request, float]] = []
+        start = self._next
+        while start < stop:
+            if start == self._made_until:
+                rows = self._rows[start : start + _BATCH]
+                self._made = list(
+                    zip(self._traffic.requests(rows), self._times[start : start + len(rows)], strict=True)
+                )
+                self._made_until = start + len(rows)
+            end = min(stop, self._made_until)
+            first = start - self._made_until
+            taken += self._made[first : end - self._made_until or None]
+            start = end
+        self._next = start
         return taken
 
     def finished(self, row: int, time: float) -> None:

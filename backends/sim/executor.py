@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from sim.cost.base import CostModel, StepShape
-from sim.engine.plan import Chunk, StepOutcome, StepPlan
+from sim.engine.plan import StepOutcome, StepPlan
 from sim.engine.sequence import Sequence
 
 _NEVER = 1 << 62
@@ -52,7 +52,7 @@ class SimExecutor:
 
     def forget(self, seq: Sequence) -> None:
         self._lengths.pop(seq, None)
-        if seq in self._due:
+        if seq in self._due:  # else its answer has ended
             self._strike(seq)
 
     def forked(self, child: Sequence, tick: int) -> None:
@@ -72,9 +72,9 @@ class SimExecutor:
                 self._expect(seq, tick + self._lengths[seq] - (tokens + 1 - seq.prompt_tokens))
         if plan.chunks:
             after = tick + 1 if plan.cohort is not None else tick
-            for chunk in plan.chunks:
-                if chunk.samples:
-                    self._sampled(chunk, after, ended)
+            for seq, tokens, past, _, samples in plan.chunks:
+                if samples:
+                    self._sampled(seq, past + tokens, after, ended)
         if plan.cohort is None:
             outcome = StepOutcome((start + self._cost.step_seconds(_shape(plan)),), ended)
         else:
@@ -88,10 +88,9 @@ class SimExecutor:
 
     # --- ends of answers
 
-    def _sampled(self, chunk: Chunk, after: int, ended: list[Sequence]) -> None:
-        """A prompt is complete and a token came; the rest of the answer is due from counter `after` on."""
-        seq = chunk.seq
-        left = self._lengths[seq] - (chunk.past + chunk.tokens - seq.prompt_tokens) - 1
+    def _sampled(self, seq: Sequence, known: int, after: int, ended: list[Sequence]) -> None:
+        """All `known` tokens are computed and another came; the rest of the answer is due from counter `after` on."""
+        left = self._lengths[seq] - (known - seq.prompt_tokens) - 1
         if left > 0:
             self._expect(seq, after + left)
         else:
@@ -203,8 +202,9 @@ def _shape(plan: StepPlan) -> StepShape:
     if plan.swapped_in or plan.swapped_out:
         moved = sum(move.tokens for move in (*plan.swapped_in, *plan.swapped_out))
     sampled = plan.rows
-    for chunk in plan.chunks:
-        if chunk.samples:
-            sampled += 1 + len(chunk.seq.siblings)
-    chunks = tuple([(chunk.width, chunk.past) for chunk in plan.chunks])
-    return StepShape(plan.rows, plan.context, chunks, sampled, swapped_tokens=moved)
+    chunks = []
+    for seq, _, past, width, samples in plan.chunks:
+        chunks.append((width, past))
+        if samples:
+            sampled += 1 + len(seq.siblings)
+    return StepShape(plan.rows, plan.context, tuple(chunks), sampled, swapped_tokens=moved)

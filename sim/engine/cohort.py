@@ -18,29 +18,31 @@ class Cohort:
         tick: decode steps taken since the engine started.
         size: number of members.
         context: sum of the members' known tokens.
-        members: insertion-ordered set of the members.
         block_size: tokens between two of a member's needs for memory.
     """
 
-    __slots__ = ("_wheel", "block_size", "context", "members", "size", "tick")
+    __slots__ = ("_wheel", "block_size", "context", "size", "tick")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.tick = 0
         self.size = 0
         self.context = 0
-        self.members: dict[Sequence, None] = {}
         self._wheel: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
+
+    @property
+    def members(self) -> list[Sequence]:
+        """All of them: those who need a block at the same time together, otherwise in the order in which they joined."""
+        return [seq for bucket in self._wheel for seq in bucket]
 
     def join(self, seq: Sequence) -> None:
         """Take in a sequence with exactly one token left to compute."""
-        known = seq._known
-        seq._base = base = known - self.tick
+        known, tick = seq._known, self.tick
+        seq._base = base = known - tick
         seq.cohort = self
-        seq.join_tick = self.tick
+        seq.join_tick = tick
         seq.bucket = bucket = self._wheel[(1 - base) % self.block_size]
         bucket[seq] = None
-        self.members[seq] = None
         self.size += 1
         self.context += known
 
@@ -51,7 +53,6 @@ class Cohort:
         seq.cohort = None
         del seq.bucket[seq]
         seq.bucket = None
-        del self.members[seq]
         self.size -= 1
         self.context -= known
 

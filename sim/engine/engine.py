@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from sim.config import EngineConfig
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sim.schedulers.victims import VictimRule
 
 _NEVER = float("inf")
+_admission = attrgetter("order")
 _PATIENCE = 20_000
 """Steps without a single token after which the engine is taken to be going in circles."""
 
@@ -85,10 +87,13 @@ class Engine:
         self._sequences: dict[int, Sequence | tuple[Sequence, ...]] = {}  # by row; several for parallel samples
         self._preempted: list[Sequence] = []  # not yet told to the executor
         self._depth = config.depth
-        self._tells_lengths = config.kv.allocator == "contiguous"
+        self._slabs = config.kv.allocator == "contiguous"
+        self._waiting = queue
         whole = config.scheduler.name == "continuous" and config.scheduler.prefill == "first"
         self._longest_prompt = config.scheduler.max_num_batched_tokens if whole else max_len
         self._reserves = config.scheduler.gate in ("reserve-output", "max-length")
+        # Sequences up to this long are served in any case, so that most are not looked at more closely.
+        self._roomy = min(self._longest_prompt, getattr(allocator, "roomy", 0))
         self._plans = 0
         self._tokenless = 0
         self._busy_until = 0.0
@@ -108,34 +113,42 @@ class Engine:
         if declared > most:
             declared = most
         length = outputs if outputs < declared else declared
-        seq = Sequence(row, prompt, inputs, declared, now, priority)
-        state = self.state
+        seq = self._sequences[row] = Sequence(row, prompt, inputs, declared, now, priority)
         self.executor.start(seq, length)
+        if seq.limit > self._roomy or n > 1 or self._slabs:
+            if reason := self._unfit(seq, n):
+                self.executor.forget(seq)
+                del self._sequences[row]
+                return reason
+            self._sample(seq, n, length)
+        self._waiting.push(seq)
+        if not self._waiting.indifferent:
+            self.state.blocked = False
+        return None
+
+    def _unfit(self, seq: Sequence, n: int) -> str | None:
+        """Why a request of `n` samples can never be served."""
+        state = self.state
+        if seq.prompt_tokens > self._longest_prompt:
+            return refusals.prompt_too_long(seq.prompt_tokens, self._longest_prompt)
         reason = state.allocator.fits(seq)
-        if inputs > self._longest_prompt:
-            reason = refusals.prompt_too_long(inputs, self._longest_prompt)
-        elif not reason and (n > 1 or self._reserves):
+        if not reason and (n > 1 or self._reserves):
             reason = refusals.too_much(seq, n, state, self._reserves)
-        if reason:
-            self.executor.forget(seq)
-            return reason
-        if n == 1:
-            self._sequences[row] = seq
-        else:
+        return reason
+
+    def _sample(self, seq: Sequence, n: int, length: int) -> None:
+        """Make the other samples of a request, and note the lengths of slabs."""
+        if n > 1:
             seq.siblings = tuple(
-                Sequence(row, prompt, inputs, declared, now, priority, sample) for sample in range(1, n)
+                Sequence(seq.row, seq.prompt, seq.prompt_tokens, seq.max_tokens, seq.arrival, seq.priority, sample)
+                for sample in range(1, n)
             )
-            self._sequences[row] = (seq, *seq.siblings)
+            self._sequences[seq.row] = (seq, *seq.siblings)
             for sibling in seq.siblings:
                 self.executor.start(sibling, length)
-        if self._tells_lengths:
-            for each in self._samples(row):
+        if self._slabs:
+            for each in self._samples(seq.row):
                 self.recorder.accepted(each, length)
-        waiting = state.waiting
-        waiting.push(seq)
-        if not waiting.indifferent:
-            state.blocked = False
-        return None
 
     def _samples(self, row: int) -> tuple[Sequence, ...]:
         here = self._sequences[row]
@@ -216,7 +229,7 @@ class Engine:
                 self.wake_at = step.wake_at
                 return False
         self._plans += 1
-        if step.touched:
+        if step.touched and (step.resumed or self._slabs):
             for seq in step.admitted:
                 self.recorder.seated(seq, now)
         if self._preempted:
@@ -287,25 +300,30 @@ class Engine:
                 state.allocator.replay(cohort, steps - 1)
             cohort.advance(steps)
             state.decode_steps += steps
-        for chunk in plan.chunks:
-            seq = chunk.seq
+        if plan.chunks:
+            self._advance_prompts(plan)
+        if self._limits is not None and cohort.tick in self._limits.by_tick:
+            self._drain(self._limits.reached(cohort.tick))
+
+    def _advance_prompts(self, plan: StepPlan) -> None:
+        state, limits, late = self.state, self._limits, not self._registers_early
+        allocator = state.allocator
+        for seq, tokens, _, _, samples in plan.chunks:
             if not seq.alive:  # cancelled while its plan was in flight
                 continue
-            seq._computed += chunk.tokens
-            if not self._registers_early:
-                state.allocator.computed(seq, seq._computed)
-            if chunk.samples:
+            seq._computed += tokens
+            if late:
+                allocator.computed(seq, seq._computed)
+            if samples:
                 state.prefilling.remove(seq)
                 seq._known += 1
-                cohort.join(seq)
-                if self._limits is not None:
-                    self._limits.expect(seq)
+                state.cohort.join(seq)
+                if limits is not None:
+                    limits.expect(seq)
                 if seq.siblings:
                     self._fork(plan, seq)
-        if plan.chunks and state.allocator.shares:
+        if allocator.shares:
             state.blocked = False  # what was computed may now be hit
-        if self._limits is not None and (full := self._limits.reached(cohort.tick)):
-            self._drain(full)
 
     def _fork(self, plan: StepPlan, seq: Sequence) -> None:
         """Split parallel samples off a prompt that is complete; who finds no memory waits and computes it again."""
@@ -328,10 +346,12 @@ class Engine:
 
     def _drain(self, full: list[Sequence]) -> None:
         """Those who have all they declared are not planned again; their memory goes when the plan comes back."""
+        state = self.state
+        cohort, settle = state.cohort, state.allocator.settle
         for seq in full:
-            self.state.allocator.settle(seq)
-            seq.cohort.leave(seq)
-            self.state.draining[seq] = None
+            settle(seq)
+            cohort.leave(seq)
+            state.draining[seq] = None
 
     def _commit(self, plan: StepPlan, outcome: StepOutcome, start: float) -> None:
         """Hand out tokens and let the finished go."""
@@ -342,18 +362,23 @@ class Engine:
         sampled = plan.cohort is not None
         if sampled:
             after += len(ends)
-        for chunk in plan.chunks:
-            if chunk.samples:
-                chunk.seq.token_at = now
+        for seq, _, _, _, samples in plan.chunks:
+            if samples:
+                seq.token_at = now
                 sampled = True
-        for child in plan.forked:
-            child.token_at = now
-            recorder.seated(child, now)
-        for move in plan.swapped_in:
-            move.seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
+        if plan.forked:
+            for child in plan.forked:
+                child.token_at = now
+                recorder.seated(child, now)
+        if plan.swapped_in:
+            for move in plan.swapped_in:
+                move.seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
+        ended = outcome.ended
         if self._ended_stays:
-            self._note_stays(after, outcome.ended)
-        for seq in outcome.ended:
+            self._note_stays(after, ended)
+        if len(ended) > 1:  # whose memory is free first must not hang on the executor
+            ended = sorted(ended, key=_admission)
+        for seq in ended:
             if seq.alive and seq.order >= 0:  # a sample that found no memory to split off into has had no token yet
                 self._finish(seq, plan, after, now)
         if self._undelivered and not self.state.running:
@@ -374,15 +399,18 @@ class Engine:
         self._ended_stays.clear()
 
     def _finish(self, seq: Sequence, plan: StepPlan, after: int, now: float) -> None:
-        """Let a sequence go that finished with this plan; `after` is the counter right after its last token."""
+        """Let a sequence go that finished with this plan; `after` is the counter right after its last token.
+
+        A later plan, not knowing, may have taken it in again; then its answer is recorded already.
+        """
+        state = self.state
         keep = FOREVER
-        here = seq.cohort is not None or seq in self.state.draining
-        if here and seq.seated_in <= plan.number:  # else a later plan, not knowing, took it in again
+        if seq.seated_in <= plan.number and (seq.cohort is not None or seq in state.draining):
             self.recorder.segment(seq, seq.join_tick, after - seq.join_tick, seq.token_at)
             keep = seq._base + after - 1  # what later plans computed for it, not knowing, is no part of its answer
-        self._drop(seq, now, finished=True, keep=keep)
+        self._drop(seq, now, True, keep)
         row = seq.row
-        if self._sequences[row] is seq or not any(each.alive for each in self._samples(row)):
+        if self._sequences[row] is seq or not any(each.alive for each in self._samples(row)):  # all its samples
             del self._sequences[row]
             if self.held_back:
                 self._undelivered.append(row)
@@ -403,8 +431,8 @@ class Engine:
         seq.alive = False
         place = seq.place
         self.executor.forget(seq)
-        self.recorder.left(seq, now, finished, place == DEVICE)
-        if place == DEVICE:
+        self.recorder.left(seq, now, finished, place is DEVICE)
+        if place is DEVICE:
             if finished and self.scheduler.retains_finished:
                 state.allocator.settle(seq)
                 state.retained.append(seq)

@@ -12,19 +12,22 @@ class LimitCalendar:
 
     An engine with several plans in flight looks here so as not to plan them once more; with one plan in flight it learns of
     every end in time and keeps no calendar.
+
+    Attributes:
+        by_tick: counter value → who may be at the limit then.
     """
 
     def __init__(self) -> None:
-        self._by_tick: dict[int, dict[Sequence, None]] = {}
+        self.by_tick: dict[int, dict[Sequence, None]] = {}
         self._ticks: list[int] = []
 
     def expect(self, seq: Sequence) -> None:
         """`seq` has just joined the cohort."""
-        tick = seq.join_tick + seq.left
-        if tick in self._by_tick:
-            self._by_tick[tick][seq] = None  # it may be there already, if it was preempted and is back
+        tick = seq.limit - seq._base
+        if tick in self.by_tick:
+            self.by_tick[tick][seq] = None  # it may be there already, if it was preempted and is back
         else:
-            self._by_tick[tick] = {seq: None}
+            self.by_tick[tick] = {seq: None}
             heappush(self._ticks, tick)
 
     def steps_from(self, tick: int) -> int | None:
@@ -36,4 +39,4 @@ class LimitCalendar:
 
     def reached(self, tick: int) -> list[Sequence]:
         """Sequences that decode and have all they declared at this counter value; they are struck off."""
-        return [seq for seq in self._by_tick.pop(tick, ()) if seq.cohort is not None and not seq.left]
+        return [seq for seq in self.by_tick.pop(tick, ()) if seq.cohort is not None and seq.limit == seq._base + tick]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from sim.engine.cohort import Cohort
@@ -26,6 +27,10 @@ class Chunk(NamedTuple):
     past: int
     width: int
     samples: bool
+
+
+chunk_of = partial(tuple.__new__, Chunk)
+"""`Chunk(*values)` from a tuple of its values, without the call that a named tuple's own constructor costs."""
 
 
 class Move(NamedTuple):
@@ -63,24 +68,32 @@ class StepPlan:
         left: stays in the cohort that ended by preemption while this plan was made.
         forked: parallel samples that were split off when their prompt was complete with this step.
         repeat: how many times in a row the step may be run as it is; executors that cannot, run it once.
+        stretched: whether more than one step of it is in flight.
     """
 
-    cohort: Cohort | None = None
-    rows: int = 0
-    context: int = 0
-    chunks: Seq[Chunk] = ()
-    copies: Seq[tuple[int, int]] = ()
-    swapped_out: Seq[Move] = ()
-    swapped_in: Seq[Move] = ()
-    preempted: Seq[Sequence] = ()
-    left: Seq[Stay] = ()
-    forked: Seq[Sequence] = ()
-    repeat: int = 1
-    stretched = False  # whether more than one step of it is in flight
+    __slots__ = (
+        "chunks", "cohort", "context", "copies", "forked", "left", "number", "preempted", "repeat", "rows",
+        "stretched", "swapped_in", "swapped_out", "tick",
+    )  # fmt: skip
 
-    def __init__(self, number: int, tick: int) -> None:
+    def __init__(
+        self, number: int, tick: int, cohort: Cohort | None = None, rows: int = 0, context: int = 0,
+        chunks: Seq[Chunk] = (),
+    ) -> None:  # fmt: skip
         self.number = number
         self.tick = tick
+        self.cohort = cohort
+        self.rows = rows
+        self.context = context
+        self.chunks = chunks
+        self.copies: Seq[tuple[int, int]] = ()
+        self.swapped_out: Seq[Move] = ()
+        self.swapped_in: Seq[Move] = ()
+        self.preempted: Seq[Sequence] = ()
+        self.left: Seq[Stay] = ()
+        self.forked: Seq[Sequence] = ()
+        self.repeat = 1
+        self.stretched = False
 
     @property
     def empty(self) -> bool:
@@ -89,13 +102,12 @@ class StepPlan:
 
     def last(self, steps: int) -> StepPlan:
         """The last of `steps` repetitions as a plan of its own."""
-        plan = StepPlan(self.number, self.tick + steps - 1)
-        plan.cohort, plan.rows, plan.context = self.cohort, self.rows, self.context + (steps - 1) * self.rows
-        return plan
+        context = self.context + (steps - 1) * self.rows
+        return StepPlan(self.number, self.tick + steps - 1, self.cohort, self.rows, context)
 
     def decoding(self) -> list[Sequence]:
         """The sequences that decode in this step, for executors that need each of them."""
-        return list(self.cohort.members) if self.cohort else []
+        return self.cohort.members if self.cohort else []
 
 
 @dataclass(slots=True)

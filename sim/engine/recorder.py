@@ -16,7 +16,7 @@ from sim.engine.plan import StepPlan
 from sim.engine.sequence import Sequence
 from sim.engine.state import EngineState
 
-_SAMPLES = 1024
+_SAMPLES = 512
 _PACK = 1 << 16
 
 

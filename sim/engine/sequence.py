@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 NEVER = float("nan")
 NOWHERE, DEVICE, HOST = "nowhere", "device", "host"
 
+NO_BLOCKS: array[int] = array("i")
+"""Stands where a sequence has no blocks of its own; never changed in place."""
+
 
 class Sequence:
     """One sample of one request, as policies see it. The true length of its answer is not among its attributes.
+
+    A policy with something to remember about a sequence keeps it in a (weak) dict of its own: nothing can be hung onto this.
 
     Attributes:
         row: the request's row in the traffic; `sample` counts from 0 where a request asks for several.
@@ -49,29 +54,13 @@ class Sequence:
         alive: False once it has finished, was cancelled or refused.
     """
 
-    # Defaults stand on the class: a sequence is made for every request, and most of these never change for most.
-    order = -1
-    place = NOWHERE
-    alive = True
-    cohort: Cohort | None = None
-    bucket: dict[Sequence, None] | None = None
-    join_tick = 0
-    runs: list = []  # noqa: RUF012 (replaced, never changed in place, while it is this one)
-    blocks: array[int] = array("i")
-    keys: list | None = None
-    registered = 0
-    node: object = None
-    slab = 0
-    admitted_at = token_at = NEVER
-    footprint = 0
-    cached_tokens = 0
-    preemptions = 0
-    recomputed_tokens = 0
-    lost_tokens = 0
-    seated_in = -1
-    siblings: tuple[Sequence, ...] = ()
-    _computed = 0
-    _base = 0
+    # Slots, and everything set at once: attributes found on the class cost several times as much to read.
+    __slots__ = (
+        "__weakref__", "_base", "_computed", "_known", "admitted_at", "alive", "arrival", "blocks", "bucket",
+        "cached_tokens", "cohort", "footprint", "join_tick", "keys", "limit", "lost_tokens", "max_tokens", "node",
+        "order", "place", "preemptions", "priority", "prompt", "prompt_tokens", "recomputed_tokens", "registered",
+        "row", "runs", "sample", "seated_in", "siblings", "slab", "token_at",
+    )  # fmt: skip
 
     def __init__(
         self, row: int, prompt: tuple[Span, ...], prompt_tokens: int, max_tokens: int, arrival: float = 0.0,
@@ -85,6 +74,19 @@ class Sequence:
         self.max_tokens = max_tokens
         self.limit = prompt_tokens + max_tokens
         self.priority = priority
+        self.order = self.seated_in = -1
+        self.place = NOWHERE
+        self.alive = True
+        self.cohort: Cohort | None = None
+        self.bucket: dict[Sequence, None] | None = None
+        self.keys: list | None = None
+        self.node: object = None
+        self.admitted_at = self.token_at = NEVER
+        self.siblings: tuple[Sequence, ...] = ()
+        self.runs: list | tuple[()] = ()
+        self.blocks = NO_BLOCKS
+        self._computed = self._base = self.join_tick = self.registered = self.slab = self.footprint = 0
+        self.cached_tokens = self.preemptions = self.recomputed_tokens = self.lost_tokens = 0
 
     @property
     def known(self) -> int:

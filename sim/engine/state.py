@@ -120,9 +120,9 @@ class EngineState:
     def seat(self, seq: Sequence) -> None:
         """`seq` now holds memory on the device."""
         self.running[seq] = None
-        self.kept_seats += len(seq.siblings)
-        self.admissions += 1
-        seq.order = self.admissions
+        if seq.siblings:
+            self.kept_seats += len(seq.siblings)
+        self.admissions = seq.order = self.admissions + 1
         seq.place = DEVICE
         if self.keeps_totals:
             self._total(seq, 1)
@@ -130,7 +130,8 @@ class EngineState:
     def unseat(self, seq: Sequence) -> None:
         """`seq` no longer holds memory on the device."""
         del self.running[seq]
-        self.kept_seats -= len(seq.siblings)
+        if seq.siblings:
+            self.kept_seats -= len(seq.siblings)
         self.blocked = False
         if self.keeps_totals:
             self._total(seq, -1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.engine.plan import Chunk, Move, Stay, StepPlan
+from sim.engine.plan import Move, Stay, StepPlan, chunk_of
 from sim.engine.sequence import DEVICE, HOST, NOWHERE, Sequence
 from sim.engine.state import EngineState
 from sim.kv.base import NO_HIT
@@ -35,6 +35,7 @@ class Step:
         now: seconds.
         budget: tokens that may still be scheduled.
         admitted: who got memory in this step, in order. copies: block copies to go with it.
+        resumed: whether any of them had memory before.
         preempted: whether anyone was preempted in this step.
         wake_at: set by a scheduler that waits on purpose: plan again at this time even if nothing happens.
     """
@@ -48,8 +49,8 @@ class Step:
         "_decoding",
         "_gate",
         "_left",
+        "_number",
         "_padded",
-        "_plan",
         "_preempted",
         "_register_now",
         "_seats",
@@ -63,6 +64,7 @@ class Step:
         "budget",
         "copies",
         "now",
+        "resumed",
         "state",
         "wake_at",
     )  # fmt: skip
@@ -82,7 +84,7 @@ class Step:
 
     def begin(self, number: int, now: float) -> None:
         """Start an empty plan."""
-        self._plan = StepPlan(number, self._cohort.tick)
+        self._number = number
         self._decoding = False
         self._computing: set | None = None
         self._padded: tuple[int, int] | None = None
@@ -94,7 +96,7 @@ class Step:
             self.admitted = {}
             self._unregistered = []
             self._preempted, self._left, self._swapped_out, self._swapped_in = [], [], [], []
-            self._touched = False
+            self._touched = self.resumed = False
 
     # --- what a scheduler reads
 
@@ -208,17 +210,18 @@ class Step:
         """
         if seq not in self.state.running or seq.cohort is not None or seq in self._chunks:
             raise PlanError(f"{seq} is not part-way through its prompt, or was extended already")
-        remaining = seq.remaining
+        computed = seq._computed
+        remaining = seq._known - computed
         tokens = min(tokens, remaining, self.budget)
         if tokens < remaining:
             tokens -= tokens % self._unit
         if tokens < 1:
             return False
-        while not self.state.allocator.grow(seq, seq.computed + tokens):
+        while not self.state.allocator.grow(seq, computed + tokens):
             self._preempt_one()
             if seq.place != DEVICE:
                 return False
-        chunk = self._chunks[seq] = Chunk(seq, tokens, seq.computed, tokens, tokens == remaining)
+        chunk = self._chunks[seq] = chunk_of((seq, tokens, computed, tokens, tokens == remaining))
         self._unregistered.append(chunk)
         self._touched = True
         self.budget -= tokens
@@ -234,9 +237,8 @@ class Step:
         Returns:
             Whether it was admitted. If memory or seats lacked, `state.blocked` is set.
         """
-        state = self.state
-        allocator = self._allocator
-        if seq.place != NOWHERE or not seq.alive:
+        state, allocator, budget = self.state, self._allocator, self.budget
+        if seq.place is not NOWHERE or not seq.alive:
             raise PlanError(f"{seq} does not wait and cannot be admitted")
         if len(state.running) + len(state.retained) + state.kept_seats + len(seq.siblings) >= self._seats:
             state.blocked = True
@@ -247,13 +249,13 @@ class Step:
         cached = hit.tokens
         remaining = tokens = seq._known - cached
         if whole:
-            if tokens > self.budget and (self._chunks or self._decoding):
+            if tokens > budget and (self._chunks or self._decoding):
                 return False
         else:
             if most < tokens:
                 tokens = most
-            if self.budget < tokens:
-                tokens = self.budget
+            if budget < tokens:
+                tokens = budget
             if tokens < remaining and self._unit > 1:
                 tokens -= tokens % self._unit
             if tokens < 1:
@@ -265,18 +267,20 @@ class Step:
         state.waiting.remove(seq)
         seq._computed = cached
         if seq.preemptions:
+            self.resumed = True
             seq.recomputed_tokens += max(0, seq.lost_tokens - cached)
         else:
             seq.cached_tokens = cached
+            seq.admitted_at = self.now
         state.seat(seq)
         state.prefilling.append(seq)
         self.admitted[seq] = None
-        seq.seated_in = self._plan.number
+        seq.seated_in = self._number
         self._computing = None
-        self._chunks[seq] = Chunk(seq, tokens, cached, tokens, tokens == remaining)
+        self._chunks[seq] = chunk_of((seq, tokens, cached, tokens, tokens == remaining))
         self._touched = True
-        self.budget -= tokens
-        if self._register_now:
+        self.budget = budget - tokens
+        if self._register_now and allocator.shares:
             allocator.computed(seq, reach)
         return True
 
@@ -326,12 +330,12 @@ class Step:
             return False
         if state.cohort.size and not self._decoding:
             raise PlanError("swap_in() comes after decode(): who comes back decodes in this step, and so do all others")
-        self._touched = True
+        self._touched = self.resumed = True
         state.swapped.remove(seq)
         state.host_free += seq._computed
         self._swapped_in.append(self._move(seq, seq._computed))
         self.admitted[seq] = None
-        seq.seated_in = self._plan.number
+        seq.seated_in = self._number
         state.seat(seq)
         state.cohort.join(seq)
         self._decoding = True
@@ -375,20 +379,18 @@ class Step:
         """The plan as it stands."""
         if self._unregistered:
             self._register()
-        plan = self._plan
+        cohort = self._cohort
+        if self._decoding and cohort.size:
+            plan = StepPlan(self._number, cohort.tick, cohort, cohort.size, cohort.context)
+            if self._padded:
+                rows, width = self._padded
+                plan.rows, plan.context = rows, rows * width
+        else:
+            plan = StepPlan(self._number, cohort.tick)
         if self._touched:
             plan.chunks = list(self._chunks.values())
             plan.preempted, plan.left = self._preempted, self._left
             plan.swapped_out, plan.swapped_in = self._swapped_out, self._swapped_in
-        if self._decoding:
-            cohort = self.state.cohort
-            if cohort.size:
-                plan.cohort = cohort
-                plan.rows = cohort.size
-                plan.context = cohort.context
-                if self._padded:
-                    rows, width = self._padded
-                    plan.rows, plan.context = rows, rows * width
         if self.copies and not plan.empty:  # an empty plan is never run
             plan.copies, self.copies = self.copies, []
         return plan

@@ -64,6 +64,7 @@ class KVAllocator(Protocol):
         block_size: tokens a block. Members of the engine's cohort need memory once every `block_size` steps.
         capacity: tokens in all.
         shares: whether prefixes may be shared at all.
+        roomy: optional: a sequence of up to so many tokens fits in any case and `fits` need not be asked; 0 by default.
     """
 
     block_size: int

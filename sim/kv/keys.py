@@ -14,6 +14,7 @@ from workloads.traffic import Span, answer_content
 
 _ROOT = 0x5EED
 _ENDLESS = 1 << 50
+_made = tuple.__new__  # of a named tuple, without the call that its own constructor costs
 
 
 class KeyRun(NamedTuple):
@@ -32,14 +33,14 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
         answer: content id of the answer.
         block: tokens a block.
     """
-    runs: list[KeyRun] = []
-    previous = _ROOT
     if len(prompt) == 1 and not prompt[0][2] % block:  # the common case: nothing straddles
         content, offset, length = prompt[0]
         count = length // block
-        key = hash((previous, 2 * content + 1, offset))
-        previous = hash((key, count))
-        return [KeyRun(0, count, key), KeyRun(count, count + _ENDLESS // block, hash((previous, 2 * answer + 1, 0)))]
+        key = hash((_ROOT, 0, 2 * content + 1, offset))
+        after = hash((key, count, 2 * answer + 1, 0))
+        return [_made(KeyRun, (0, count, key)), _made(KeyRun, (count, count + _ENDLESS // block, after))]
+    runs: list[KeyRun] = []
+    previous, done = _ROOT, 0  # name of the run before, and how many blocks it has
     position = 0  # blocks done
     pieces: list[tuple[int, int, int]] = []  # of the block under way, when it straddles spans
     filled = 0
@@ -53,16 +54,15 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
             length -= take
             if filled < block:
                 continue
-            previous = hash((previous, *pieces))
+            previous, done = hash((previous, done, *pieces)), 1
             runs.append(KeyRun(position, position + 1, previous))
             position += 1
             pieces, filled = [], 0
         count = length // block
         if count:
-            previous = hash((previous, content, offset))
+            previous, done = hash((previous, done, content, offset)), count
             runs.append(KeyRun(position, position + count, previous))
             position += count
-            previous = hash((previous, count))
         if rest := length - count * block:
             pieces, filled = [(content, offset + count * block, rest)], rest
     return runs

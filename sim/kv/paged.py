@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Hashable, Iterable
 
 from sim.engine.cohort import Cohort
-from sim.engine.sequence import Sequence
+from sim.engine.sequence import NO_BLOCKS, Sequence
 from sim.kv.base import FOREVER, NO_HIT, Hit, KVUse
 from sim.kv.block_pool import BlockPool, PlainPool, Run
 from sim.kv.keys import KeyRun, sequence_keys
@@ -40,6 +40,7 @@ class PagedAllocator:
         self.total = capacity // block_size
         self.capacity = self.total * block_size
         self.shares = prefix_caching
+        self.roomy = self.capacity
         self.pool = BlockPool(self.total) if prefix_caching else PlainPool(self.total)
         self._held = 0  # sum of the lengths of all block tables
         self._spare = array("i")  # taken for decoding sequences, not yet assigned to one
@@ -62,7 +63,7 @@ class PagedAllocator:
 
     def table(self, seq: Sequence) -> list[int]:
         """Block ids of a sequence, in order."""
-        self.settle(seq)
+        self._number(seq)
         blocks: list[int] = []
         for run, depth in seq.runs:
             blocks += run.blocks[:depth]
@@ -77,27 +78,35 @@ class PagedAllocator:
         keys = seq.keys
         if keys is None:
             keys = seq.keys = self.keys_of(seq)
-        run = index.get(keys[0].key)
+        run = index.get(keys[0][2])
         if run is None:
             return NO_HIT
         most = (seq._known - 1) // self.block_size
         hits: list[tuple[Run, int]] = []
-        idle = 0
-        for first, end, key in keys:
+        idle = reach = 0
+        last = None
+        for _, end, key in keys:
             run = index.get(key)
-            if run is None:
-                break
-            depth = min(len(run.blocks), end - first, most - first)
-            if depth <= 0:
-                break
-            hits.append((run, depth))
-            idle += max(0, depth - run.used)
-            length = first + depth
-            if length < end:
+            while run is not None:
+                before = reach - run.first
+                depth = min(run.content_end(before), end - run.first, most - run.first)
+                if depth <= before:
+                    break
+                if run is last:  # two contents in one run are one hit
+                    hits[-1] = (run, depth)
+                else:
+                    hits.append((run, depth))
+                    last = run
+                idle += max(0, depth - max(run.used, before))
+                reach = run.first + depth
+                if reach == end:
+                    break
+                run = index.get((key, reach))
+            if reach < end:
                 break
         if not hits:
             return NO_HIT
-        return Hit(length * self.block_size, idle * self.block_size, hits)
+        return Hit(reach * self.block_size, idle * self.block_size, hits)
 
     def keys_of(self, seq: Sequence) -> list[KeyRun]:
         """Key runs of a sequence; a real backend overrides this to hash token ids."""
@@ -114,46 +123,57 @@ class PagedAllocator:
         ]
 
     def computed(self, seq: Sequence, tokens: int) -> None:
-        full = tokens // self.block_size
-        done = seq.registered
-        if full <= done or not self.shares:
-            return
-        if seq.keys is None:
-            seq.keys = self.keys_of(seq)
+        if self.shares and (full := tokens // self.block_size) > seq.registered:
+            self._register(seq, full)
+
+    def _register(self, seq: Sequence, full: int) -> None:
+        """Name what its first `full` blocks hold, so that others may hit them."""
+        keys = seq.keys
+        if keys is None:
+            keys = seq.keys = self.keys_of(seq)
         own = seq.blocks
         index = self.pool.index
+        done = seq.registered
         if not done:
-            _, end, key = seq.keys[0]
+            _, end, key = keys[0]
             if full <= end and key not in index:  # the common case: a prompt of its own
-                seq.blocks = own[full:]
-                del own[full:]
+                if full < len(own):
+                    seq.blocks = own[full:]
+                    del own[full:]
+                else:
+                    seq.blocks = NO_BLOCKS
                 run = index[key] = Run(own, key)
                 seq.runs = [(run, full)]
                 seq.registered = full
                 return
         runs = seq.runs if done else []
-        for first, end, key in seq.keys:
+        for first, end, key in keys:
             if end <= done:
                 continue
             if first >= full:
                 break
             count = (end if end < full else full) - done
             if count == len(own):
-                part, own = own, array("i")
+                part, own = own, NO_BLOCKS
             else:
                 part = own[:count]
                 del own[:count]
-            run = index.get(key)
-            if run is None and done == first:
-                run = index[key] = Run(part, key)
+            last, depth = runs[-1] if runs else (None, 0)
+            follows = last is not None and last.key is not None
+            name = key if done == first else (key, done)
+            if name in index or (first < done and not (follows and depth == last.content_end(depth - 1))):
+                runs.append((Run(part, None), count))  # somebody else computed the same content first
+            elif follows and depth == len(last.blocks):
+                if first == done:
+                    index[key] = last
+                    last.extend(part, key)
+                else:
+                    last.extend(part, None)
+                runs[-1] = (last, depth + count)
+            else:
+                run = index[name] = Run(part, name)
+                run.first = done
                 runs.append((run, count))
-            elif run is not None and done > first and runs[-1] == (run, len(run.blocks)):
-                depth = len(run.blocks)
-                run.blocks += part
-                run.deepen(depth, depth + count)
-                runs[-1] = (run, depth + count)
-            else:  # somebody else computed the same content first
-                runs.append((Run(part, None), count))
             done += count
         seq.blocks = own
         seq.runs = runs
@@ -164,16 +184,20 @@ class PagedAllocator:
     def admit(self, seq: Sequence, hit: Hit, tokens: int) -> bool:
         pool = self.pool
         size = self.block_size
-        need = -(-tokens // size) - hit.tokens // size
-        if need + hit.idle // size > pool.count:
-            return False
+        held = need = -(-tokens // size)
         if hit.tokens:
+            seq.registered = hit.tokens // size
+            need -= seq.registered
+            if need + hit.idle // size > pool.count:
+                seq.registered = 0
+                return False
             for run, depth in hit.handle:
                 pool.join(run, depth)
             seq.runs = list(hit.handle)
-            seq.registered = hit.tokens // size
-        seq.blocks = pool.take(need) if need > 0 else array("i")
-        self._held += seq.registered + len(seq.blocks)
+        elif need > pool.count:
+            return False
+        seq.blocks = pool.take(need) if need > 0 else NO_BLOCKS
+        self._held += held
         return True
 
     def grow(self, seq: Sequence, tokens: int) -> bool:
@@ -189,17 +213,18 @@ class PagedAllocator:
 
     def _blocks(self, seq: Sequence) -> int:
         """How many blocks a sequence has, assigned or not."""
-        assigned = seq.registered + len(seq.blocks)
         cohort = seq.cohort
-        if cohort is None:
-            return assigned
-        tokens = seq._base + cohort.tick - (self._grown_tick != cohort.tick)
-        return max(assigned, -(-tokens // self.block_size))
+        tokens = seq._computed if cohort is None else seq._base + cohort.tick - (self._grown_tick != cohort.tick)
+        return max(-(-tokens // self.block_size), seq.registered + len(seq.blocks))
 
     def _assign(self, seq: Sequence, count: int) -> None:
         """Say which its next `count` blocks are; those of decoding sequences are only counted until somebody asks."""
-        seq.blocks += self._spare[-count:]
+        part = self._spare[-count:]
         del self._spare[-count:]
+        if seq.blocks:
+            seq.blocks += part
+        else:
+            seq.blocks = part
 
     def grow_cohort(self, cohort: Cohort) -> bool:
         need = len(cohort.crossing())
@@ -244,32 +269,50 @@ class PagedAllocator:
     # --- giving back and sharing
 
     def settle(self, seq: Sequence) -> None:
+        cohort = seq.cohort
+        if cohort is None or self._grown_tick == cohort.tick:  # else how much it has is told by what it has computed
+            self._number(seq)
+
+    def _number(self, seq: Sequence) -> None:
+        """Say which all its blocks are."""
         missing = self._blocks(seq) - seq.registered - len(seq.blocks)
         if missing > 0:
             self._assign(seq, missing)
 
     def release(self, seq: Sequence, keep: int = FOREVER) -> None:
-        pool = self.pool
-        count = self._blocks(seq)
-        if seq.cohort is not None and seq.cohort.size == 1:
-            self._grown_tick = -1  # everybody to whom a token was granted is gone, and the counter may stand still
-        self._held -= count
-        missing = count - seq.registered - len(seq.blocks)
+        pool, cohort, size = self.pool, seq.cohort, self.block_size
+        assigned = seq.registered + len(seq.blocks)
+        if cohort is None:
+            computed = granted = seq._computed
+        else:
+            computed = granted = seq._base + cohort.tick - 1
+            if self._grown_tick == cohort.tick:
+                granted += 1
+                if cohort.size == 1:
+                    self._grown_tick = (
+                        -1
+                    )  # the only one to whom a token was granted is gone; the counter may stand still
+        missing = -(-granted // size) - assigned
         if missing > 0:
+            assigned += missing
             self._assign(seq, missing)
-        if self.shares:
-            self.computed(seq, min(seq.computed, keep))
-        if seq.blocks:
-            pool.put(seq.blocks)
-            seq.blocks = array("i")
-        if seq.runs:
-            for run, depth in reversed(seq.runs):
-                pool.give_back(run, depth)
-            seq.runs = []
+        self._held -= assigned
+        if self.shares and (full := (keep if keep < computed else computed) // size) > seq.registered:
+            self._register(seq, full)
+        loose, runs = seq.blocks, seq.runs
+        if loose:
+            seq.blocks = NO_BLOCKS
+        if runs:
+            seq.runs = ()
             seq.registered = 0
+            for run, depth in reversed(runs):
+                pool.give_back(run, depth, loose)
+                loose = None
+        elif loose:
+            pool.put(loose)
 
     def fork(self, parent: Sequence, child: Sequence) -> list[tuple[int, int]] | None:
-        self.settle(parent)
+        self._number(parent)
         full = parent.computed // self.block_size
         partial = parent.computed % self.block_size
         if partial and not self.pool.count:
@@ -283,7 +326,7 @@ class PagedAllocator:
             self.pool.join(run, depth)
         child.runs = list(parent.runs)
         child.registered = parent.registered
-        child.blocks = array("i")
+        child.blocks = NO_BLOCKS
         copies = []
         if partial:
             child.blocks = self.pool.take(1)
@@ -331,5 +374,6 @@ class PagedAllocator:
             assert run.users == sum(users.values()), "reference counts do not match the block tables"
             assert (run.depths or {run.used: 1}) == users, "a run's shared depths do not match the block tables"
         for key, run in self.pool.index.items():
-            assert run.key == key and run.blocks, "the index points to a run that is gone"
+            named = {run.key: 0, **{tail: before for before, tail in run.tails}}
+            assert named.get(key, FOREVER) < len(run.blocks), "the index points to blocks that are gone"
             assert run in depths or not run.users, "a cached run has users that no table shows"

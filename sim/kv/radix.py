@@ -31,6 +31,7 @@ class RadixAllocator:
 
     def __init__(self, capacity: int, prefix_caching: bool = True) -> None:
         self.capacity = capacity
+        self.roomy = capacity
         self.shares = prefix_caching
         self.tree = RadixTree()
         self._free = array("i", range(capacity - 1, -1, -1))

@@ -72,23 +72,28 @@ class ChunkedPrefill(BuiltIn):
     def fill(self, step: Step) -> None:
         """Admit waiting sequences in order, as far as budget, seats and memory last; the first refused blocks those behind it."""
         state, waiting = step.state, step.waiting
-        part_way = sum(not step.completes(seq) for seq in state.prefilling)
-        while waiting and step.budget > 0 and part_way < self.config.max_partial_prefills:
-            if state.swapped or self.held_up(state):
-                break
-            seq = self.candidate(step)
+        if state.swapped or self.held_up(state):
+            return
+        most = self.config.max_partial_prefills
+        limited = most < self.config.max_num_seqs
+        part_way = sum(not step.completes(seq) for seq in state.prefilling) if limited else 0
+        while waiting and step.budget > 0 and part_way < most:
+            seq = self.candidate(step) if self.config.hold_shared else waiting.head()
             if seq is None:
                 break
             if not self.admit(step, seq):
                 if self._latches and state.blocked:
                     self._left_at_refusal = _left(state)
                 break
-            part_way += not step.completes(seq)
+            if limited:
+                part_way += not step.completes(seq)
+            if self._latches and self.held_up(state):
+                break
 
     def candidate(self, step: Step) -> Sequence | None:
-        """The head of the queue; with `hold_shared` the first that need not wait for what is just being computed."""
+        """The first that need not wait for what is just being computed (TensorRT-LLM)."""
         head = step.waiting.head()
-        if not self.config.hold_shared or not step.awaits_prefix(head):
+        if not step.awaits_prefix(head):
             return head
         return next((seq for seq in step.waiting if not step.awaits_prefix(seq)), None)
 

@@ -14,7 +14,7 @@ import numpy as np
 from sim.config import SchedulerConfig
 from sim.engine.sequence import Sequence
 from sim.engine.state import LONG_ANSWER, EngineState
-from sim.kv.base import Hit
+from sim.kv.base import NO_HIT, Hit
 
 
 class Gate(Protocol):
@@ -62,8 +62,12 @@ class FullPrompt(_Fixed):
 
     def admits(self, seq: Sequence, hit: Hit, tokens: int, state: EngineState) -> bool:
         allocator = state.allocator
-        spare = self.watermark * allocator.capacity if state.running else 0
-        return allocator.footprint(seq.known) - hit.tokens + hit.idle <= allocator.available - spare
+        need = allocator.footprint(seq._known)
+        if hit is not NO_HIT:
+            need += hit.idle - hit.tokens
+        if self.watermark and state.running:
+            need += self.watermark * allocator.capacity
+        return need <= allocator.available
 
 
 class Watermark(_Fixed):

@@ -40,40 +40,30 @@ class WaitingQueue(Protocol):
     def __iter__(self) -> Iterator[Sequence]: ...
 
 
-class FirstCome:
+class FirstCome(deque):
     """First come, first served."""
 
     indifferent = True
-
-    def __init__(self) -> None:
-        self._queue: deque[Sequence] = deque()
-
-    def push(self, seq: Sequence) -> None:
-        self._queue.append(seq)
+    push = deque.append
 
     def put_back(self, seq: Sequence, where: str) -> None:
         if where == "tail":
-            self._queue.append(seq)
-        elif where == "head" or not self._queue or seq.tie < self._queue[0].tie:
-            self._queue.appendleft(seq)
+            self.append(seq)
+        elif where == "head" or not self or seq.tie < self[0].tie:
+            self.appendleft(seq)
         else:
-            ordered = sorted([*self._queue, seq], key=lambda s: s.tie)
-            self._queue = deque(ordered)
+            ordered = sorted([*self, seq], key=lambda s: s.tie)
+            self.clear()
+            self.extend(ordered)
 
     def head(self) -> Sequence:
-        return self._queue[0]
+        return self[0]
 
     def remove(self, seq: Sequence) -> None:
-        if self._queue[0] is seq:
-            self._queue.popleft()
+        if self[0] is seq:
+            self.popleft()
         else:
-            self._queue.remove(seq)
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._queue)
+            super().remove(seq)
 
 
 class Sorted:
@@ -129,25 +119,24 @@ class LongestPrefix(FirstCome):
 
     def remove(self, seq: Sequence) -> None:
         super().remove(seq)
-        if self._allocator.shares and len(self._queue) <= self.limit and seq.prompt_tokens >= self.short_hit:
+        if self._allocator.shares and len(self) <= self.limit and seq.prompt_tokens >= self.short_hit:
             self._begun[beginning(seq.prompt, self.short_hit)] = seq
 
     def head(self) -> Sequence:
-        queue = self._queue
-        if len(queue) == 1 or len(queue) > self.limit or not self._allocator.shares:
-            return queue[0]
-        hits = {seq: self._allocator.lookup(seq).tokens for seq in queue}
+        if len(self) == 1 or len(self) > self.limit or not self._allocator.shares:
+            return self[0]
+        hits = {seq: self._allocator.lookup(seq).tokens for seq in self}
         self._begun = {start: seq for start, seq in self._begun.items() if self._under_way(seq)}
         seen = set(self._begun)
         deprioritised: set[Sequence] = set()
-        for seq in queue:
+        for seq in self:
             if hits[seq] > self.short_hit or seq.prompt_tokens < self.short_hit:
                 continue
             start = beginning(seq.prompt, self.short_hit)
             if start in seen:
                 deprioritised.add(seq)
             seen.add(start)
-        return min(queue, key=lambda seq: (seq in deprioritised, -hits[seq]))
+        return min(self, key=lambda seq: (seq in deprioritised, -hits[seq]))
 
     def _under_way(self, seq: Sequence) -> bool:
         """Whether it was admitted and its beginning is just being computed."""
