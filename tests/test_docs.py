@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.api import load_workload, run
+from workloads.readers import read_trace
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 FOLDERS = ("workloads", "sim", "backends", "reports", "experiments", "tests", "docs")
@@ -39,3 +42,37 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
     for path in re.findall(r"`([\w./-]+/[\w./-]*)`", text):
         if path.split("/")[0] in FOLDERS and not re.search(r"[<>*{]", path):
             assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def python_block(word: str) -> str:
+    """The one Python example of CONTRIBUTING.md with this word in it."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (found,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if word in block]
+    return found
+
+
+def test_the_scheduler_shown_to_contributors_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long prompts wait until nothing runs; with the scheduler that it builds on they do not."""
+    (tmp_path / "my_schedulers.py").write_text(python_block("ShortPromptsFirst"))
+    monkeypatch.chdir(tmp_path)
+    waited = {}
+    for name in ("chunked-prefill", "my_schedulers:ShortPromptsFirst"):
+        rows = "\n".join(
+            f'{{"arrival": {at}, "input_tokens": {size}, "output_tokens": 100}}' for at, size in ((0, 500), (0.1, 2000))
+        )
+        (tmp_path / "two.jsonl").write_text(rows + "\n")
+        (tmp_path / "w.yaml").write_text(
+            "model: meta-llama/Meta-Llama-3-8B\nbackend: {name: sim, gpu: h100-sxm}\n"
+            f'engine: {{scheduler: {{name: "{name}"}}}}\ntraffic: {{trace: {{path: two.jsonl}}}}\n'
+        )
+        requests = run(load_workload(tmp_path / "w.yaml")).requests
+        waited[name] = bool(requests.admitted[1] > 0.9 * requests.finish[0])
+    assert waited == {"chunked-prefill": False, "my_schedulers:ShortPromptsFirst": True}
+
+
+def test_the_reader_shown_to_contributors_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_readers.py").write_text(python_block("read_ours"))
+    (tmp_path / "log.csv").write_text("start,prompt,answer\n0,10,3\n500,20,4\n")
+    monkeypatch.chdir(tmp_path)
+    traffic = read_trace(tmp_path / "log.csv", "my_readers:read_ours", unit=0.001)
+    assert traffic.arrival.tolist() == [0.0, 0.5] and traffic.input_tokens.tolist() == [10, 20]

@@ -50,6 +50,16 @@ def test_the_python_example_prints_what_is_shown() -> None:
     assert f"```\n{done.stdout}```" in TEXT, done.stdout
 
 
+def test_the_real_engine_example_answers(tmp_path: Path, capsys) -> None:
+    """With a tiny model in place of SmolLM2: it says something, whatever that is."""
+    pytest.importorskip("torch", minversion="2.0")
+    pytest.importorskip("transformers")
+    made = CliRunner().invoke(app, ["model", "make", "tiny-smollm", "--out", str(tmp_path / "tiny")])
+    assert made.exit_code == 0, made.output
+    exec(code("python", "LLM(").replace("models/smollm2", str(tmp_path / "tiny")), {})
+    assert capsys.readouterr().out.strip()
+
+
 def test_the_scheduler_is_short_and_runs(tmp_path: Path) -> None:
     scheduler = code("python", "# my_sched.py")
     assert len([line for line in scheduler.splitlines() if line.strip()]) <= 20
