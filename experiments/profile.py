@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import platform
 import re
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,7 +25,7 @@ from sim.cost.constants import Constants, ElementwiseConstants, FrontEndConstant
 from sim.cost.tables import MeasuredTable
 from sim.cost.write import write_constants
 from sim.hardware import GPUSpec
-from workloads.errors import OutputError
+from workloads.folders import whole_folder
 
 if TYPE_CHECKING:
     from backends.model.model import Model
@@ -146,14 +145,9 @@ def write_profile(profile: Profile, model: Model, folder: Path, *, overwrite: bo
     """
     import torch
 
-    if folder.exists() and not overwrite:
-        raise OutputError(f"{folder} is there already; --overwrite replaces it")
-    partial = folder.with_name(folder.name + ".partial")
     about = {"computed_in": _dtype(model), "machine": profile.gpu.name, "torch_version": torch.__version__}
     about["date"] = time.strftime("%Y-%m-%d")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with whole_folder(folder, KERNELS, overwrite=overwrite) as partial:
         with (partial / KERNELS).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, _COLUMNS)
             writer.writeheader()
@@ -163,13 +157,6 @@ def write_profile(profile: Profile, model: Model, folder: Path, *, overwrite: bo
         head = f"# What steps take beside their operators; median error on the steps it was fitted to: {profile.error:.1%}\n"
         sections = {name: getattr(profile.constants, name) for name in ("elementwise", "host", "front_end")}
         write_constants(partial / CALIBRATION, "", "", sections, head)
-        if folder.exists():
-            shutil.rmtree(folder)
-        partial.rename(folder)
-    except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _gpu_text(gpu: GPUSpec) -> str:

@@ -7,7 +7,6 @@ rows of query and key projections are paired for its own rotary embedding.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from workloads.errors import InputError, OutputError, Place, unknown_name
+from workloads.errors import InputError, Place, unknown_name
+from workloads.folders import check_replaceable, whole_folder
 
 Progress = Callable[[int, int], None]
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -81,27 +81,15 @@ def import_gguf(source: str, folder: Path | str, *, dtype: str = "fp32", overwri
     if find_spec("gguf") is None:
         raise InputError("reading GGUF needs the package gguf, which is not installed", hint="pip install gguf")
     folder = Path(folder)
-    if folder.exists() and not overwrite:
-        raise OutputError(f"{folder} is there already; --overwrite replaces it")
+    check_replaceable(folder, "config.json", overwrite=overwrite)
     file = find_gguf(source)
     reader = _Reader(file)
     config = reader.config()
-    partial = folder.with_name(folder.name + ".partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        (partial / "config.json").write_text(
-            json.dumps(config | {"torch_dtype": _NAMES[dtype]}, indent=2) + "\n", "utf-8"
-        )
+    with whole_folder(folder, "config.json", overwrite=overwrite) as partial:
+        text = json.dumps(config | {"torch_dtype": _NAMES[dtype]}, indent=2) + "\n"
+        (partial / "config.json").write_text(text, "utf-8")
         reader.write_weights(partial / "model.safetensors", DTYPES[dtype], config, progress)
         _write_tokenizer(file, partial)
-        if folder.exists():
-            shutil.rmtree(folder)
-        partial.rename(folder)
-    except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 

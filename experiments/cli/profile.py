@@ -36,11 +36,12 @@ def profile(
       bench profile --model config.json --load dummy --tokens 2048 --batch 64 -o table
     """
     from backends.extra import need_torch
-    from workloads.errors import OutputError
+    from workloads.folders import check_replaceable
 
     need_torch("bench profile")
-    if out.exists() and not overwrite:
-        raise OutputError(f"{out} is there already; --overwrite replaces it")
+    from experiments.profile import KERNELS
+
+    check_replaceable(out, KERNELS, overwrite=overwrite)
     from backends.torch.operators import make_operators
     from backends.torch.profile import Grid, time_operators, time_steps
     from backends.weights.device import pick_device
