@@ -119,6 +119,12 @@ def warned(records: Iterable[dict]) -> Warned:
     return Warned(share, len(far), sum(bool(r["warnings"]) for r in far))
 
 
+def inside(records: Iterable[dict]) -> float | None:
+    """Share of the cells with an interval whose measured value lies in it; 80 % if the intervals are right."""
+    known = [r for r in records if r.get("low") is not None]
+    return sum(r["low"] <= r["measured"] <= r["high"] for r in known) / len(known) if known else None
+
+
 def worst(records: Iterable[dict], count: int = 10) -> list[dict]:
     """The records that are farthest off, the worst first."""
     scored = [r for r in records if r["log_ratio"] is not None]
@@ -140,6 +146,9 @@ def summary(records: Sequence[dict]) -> dict[str, Any]:
             key: {str(name): e.plain() for name, e in by(counted, key).items()} for key in GROUPS
         },
         "warned": {"share": found.share, "far": found.far, "caught": found.caught},
+        "inside": {"all": inside(counted)} | {
+            name: inside(r for r in counted if r["quantity"] == name) for name in sorted({r["quantity"] for r in counted})
+        },
         "implausible": sum(bool(r["implausible"]) for r in records),
         "worst": [
             {key: r[key] for key in ("file", "line", "metric", "measured", "predicted", "log_ratio", "warnings", "config")}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reports.html.template import environment
-from reports.validation import GROUPS, by, errors, kept, warned, worst
+from reports.validation import GROUPS, by, errors, inside, kept, warned, worst
 from reports.wording import clean, number
 
 _PAGE = """\
@@ -83,6 +83,9 @@ def render_validation(
         ("warned", f"{found.share:.1%} of the cells"),
         ("of those off by > 3x", f"{found.caught} of {found.far}"),
     ]
+    share = inside(counted)
+    if share is not None:
+        shown.append(("inside the 80 % interval", f"{share:.0%} of the cells"))
     image = "data:image/svg+xml;base64," + base64.b64encode(figure.encode()).decode()
     return environment().from_string(_PAGE).render(
         name=clean(name, 200), facts=shown, notes=[clean(n) for n in notes], heads=HEADS, tables=tables, figure=image,

@@ -33,7 +33,7 @@ def validate(
     ] = 0,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Simulations at once.")] = 2,
     fit_deployment: Annotated[
-        bool, typer.Option("--fit-deployment", help="Fit one host time a deployment on half of its points.")
+        bool, typer.Option("--fit-deployment", help="Fit one figure a deployment on half of its points.")
     ] = False,
     operators: Annotated[
         bool, typer.Option("--operators", help="PATHs are kernel times: hold the prices of operators against them.")
@@ -159,6 +159,10 @@ def _show(records: list[dict], result: dict[str, Any], out: Path, console: Conso
         f"Warned: {warned['share']:.1%} of the cells; of {warned['far']:,} off by more than 3x, "
         f"{warned['caught']:,} were warned of."
     )
+    shares = {name: share for name, share in result["inside"].items() if share is not None}
+    if shares:
+        apart = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if name != "all")
+        say(f"Inside the prediction's 80 % interval: {shares['all']:.0%} of the cells ({apart}).")
     say(f"Measurements beyond what the hardware allows: {result['implausible']:,} (not counted).")
     say("Worst:")
     for r in worst(counted, 5):

@@ -15,6 +15,7 @@ from experiments.validation.metrics import Metric, parse_metric
 from experiments.validation.points import Point, point_of
 from experiments.validation.simulate import Result
 from experiments.validation.table import Row
+from experiments.validation.unstated import interval, left_open
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Cell:
         row, metric, deployment: what was measured, on what. excluded: the rule it falls under, or None.
         point: what is simulated for it; None where nothing can be. reference: a second one, for ratios.
         predicted: the simulated figure, in the metric's unit. error: why there is none.
+        low, high: the 80 % interval of the prediction, where there is one (`experiments.validation.unstated`).
         warnings: reasons to doubt the prediction; implausible: a reason to doubt the measurement.
         role: `fitted` or `held out`, where a host time was fitted to its deployment.
     """
@@ -36,6 +38,8 @@ class Cell:
     point: Point | None = None
     reference: Point | None = None
     predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
     error: str = ""
     warnings: list[str] = field(default_factory=list)
     implausible: str = ""
@@ -91,6 +95,9 @@ def settle(cell: Cell, results: dict[str, Result]) -> None:
     cell.predicted = figure(cell, result, results)
     if cell.predicted is None:
         cell.error = f"no {cell.row.metric} comes of {cell.row.load_kind}"
+    elif factors := result.spread.get(cell.metric.key):
+        besides = left_open(cell.row, cell.metric, cell.deployment)
+        cell.low, cell.high = interval(cell.predicted, factors, besides)
 
 
 def figure(cell: Cell, result: Result, results: dict[str, Result]) -> float | None:
@@ -130,7 +137,8 @@ def record(cell: Cell) -> dict[str, Any]:
         "weights": d.mapped.weights if d else row.weight_dtype, "kv": d.mapped.kv if d else row.kv_dtype,
         "preset": d.mapped.preset if d else "", "isl": row.isl, "osl": row.osl, "load": row.load,
         "load_kind": row.load_kind, "metric": row.metric, "quantity": cell.metric.quantity, "measured": row.value,
-        "predicted": cell.predicted, "log_ratio": cell.log_ratio, "moe": bool(d and d.model.experts),
+        "predicted": cell.predicted, "low": cell.low, "high": cell.high,
+        "log_ratio": cell.log_ratio, "moe": bool(d and d.model.experts),
         "excluded": cell.excluded.name if cell.excluded else "", "runnable": cell.point is not None, "error": cell.error,
         "warnings": cell.warnings, "implausible": cell.implausible, "role": cell.role,
         "point": cell.point.key if cell.point else "",

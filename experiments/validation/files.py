@@ -42,7 +42,7 @@ def report(found: Validation, records: Sequence[dict]) -> dict[str, Any]:
     return {
         "complete": found.complete, "points": found.points, "known_points": found.known,
         "wall_seconds": round(found.seconds, 2), "notes": found.notes, "exclusions": counted, **summary(records),
-        "fitted_host_ms": {" ".join(map(str, group)): ms for group, ms in found.fitted.items()},
+        "fitted": {" ".join(map(str, group)): {kind: value} for group, (kind, value) in found.fitted.items()},
         "calibrated_on": sources,
     }  # fmt: skip
 

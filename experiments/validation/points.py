@@ -39,7 +39,7 @@ class Point:
         front_end: whether requests pass an HTTP front end. phase: of a PHASE.
         requests: set by `simulate`: how many there are in all, where only a part of an offline run is simulated.
         spread: (expert, data) degrees where the experts lie over several attention ranks, else (1, 1).
-        host_ms: milliseconds added to every step (`--fit-deployment`).
+        host_ms, pace: milliseconds added to every step, and a factor on its time (`--fit-deployment`).
         notes: what was guessed, told with the cells.
     """
 
@@ -52,6 +52,7 @@ class Point:
     requests: int = 0
     spread: tuple[int, int] = (1, 1)
     host_ms: float = 0.0
+    pace: float = 1.0
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -60,6 +61,7 @@ class Point:
         plain = {
             "workload": self.workload, "kind": self.kind, "share": self.share, "front_end": self.front_end,
             "phase": self.phase, "spread": list(self.spread), "host_ms": self.host_ms,
+            "pace": self.pace,
         }  # fmt: skip
         digest = hashlib.sha256(code_digest().encode())
         digest.update(json.dumps(plain, sort_keys=True).encode())
@@ -77,7 +79,7 @@ def code_digest() -> str:
     home = Path(sim.__file__).resolve().parents[1]
     digest = hashlib.sha256()
     names = [home / "experiments" / f"{name}.py" for name in ("runner", "driver", "records", "resolve", "conflicts")]
-    names.append(home / "experiments" / "validation" / "simulate.py")
+    names += [home / "experiments" / "validation" / name for name in ("simulate.py", "spread.py")]
     for folder in (home / "sim", home / "workloads", home / "backends" / "sim"):
         names += sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".toml", ".csv") and p.is_file())
     for path in names:

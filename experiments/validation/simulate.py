@@ -16,6 +16,7 @@ import numpy as np
 
 from experiments.validation.load import NONE, OFFLINE, PHASE, STATIC
 from experiments.validation.points import Point
+from experiments.validation.spread import Slower, spread_of
 
 PERCENTILES = (50, 75, 90, 95, 99)
 WAVES, FEWEST = 6, 1000  # of an offline run at least so much is simulated
@@ -29,6 +30,7 @@ class Result:
         figures: by `Metric.key`, of the whole deployment. error: why there are none.
         warnings: of the simulator, and what this run showed (preemptions, queueing).
         config: dotted key → value, what was simulated. sources: what the cost figures are calibrated on.
+        spread: by figure, the factors that the cost model's own errors may put it off by (`experiments.validation.spread`).
         facts: numbers for the tables: KV pool, running limit, mean running, mean step. seconds: wall time it took.
     """
 
@@ -38,6 +40,7 @@ class Result:
     config: dict[str, Any] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
     facts: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @classmethod
@@ -134,12 +137,14 @@ def running_limit(resolved: Any, point: Point) -> int:
 
 
 def _settle_cost(point: Point, resolved: Any) -> None:
-    """No HTTP front end where the protocol has none; the fitted host time where there is one."""
+    """No HTTP front end where the protocol has none; the fitted host time or pace where there is one."""
     cost = resolved.cost
     if not point.front_end and hasattr(cost, "front_end"):
         cost.front_end = replace(cost.front_end, base=0.0, input_token=0.0, token_seconds=0.0)
     if point.host_ms:
         cost.host = replace(cost.host, exposed=cost.host.exposed + point.host_ms * 1e-3)
+    if point.pace != 1.0:
+        resolved.cost = Slower(cost, point.pace)
 
 
 def _result(point: Point, resolved: Any, data: Any) -> Result:
@@ -165,6 +170,7 @@ def _result(point: Point, resolved: Any, data: Any) -> Result:
         "requests": float(len(r)),
     }
     result.warnings += _seen(point, resolved, r)
+    result.spread = spread_of(point, resolved, data, figures)
     return result
 
 

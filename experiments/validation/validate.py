@@ -27,7 +27,7 @@ class Validation:
     Attributes:
         cells: of all chosen rows, in order of reading. complete: False after Ctrl-C.
         points: simulations that the cells need. known: how many of them were there already.
-        seconds: wall time. fitted: deployment → milliseconds a step, where they were fitted.
+        seconds: wall time. fitted: deployment → kind and figure, where one was fitted.
         notes: sentences for the user.
     """
 
@@ -36,7 +36,7 @@ class Validation:
     points: int = 0
     known: int = 0
     seconds: float = 0.0
-    fitted: dict[tuple, float] = field(default_factory=dict)
+    fitted: dict[tuple, tuple[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -119,7 +119,7 @@ def validate(
     Args:
         store: results already known, and where new ones go.
         everything: simulate also the cells that a rule leaves out, where it can be done.
-        fit: fit one host time a deployment on half of its points; see `fitting`.
+        fit: fit one figure a deployment on half of its points; see `fitting`.
 
     Raises:
         InputError: an unknown metric in a row.

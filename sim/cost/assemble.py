@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sim.config import EngineConfig
 from sim.cost.carried import carried
 from sim.cost.constants import Constants, ElementwiseConstants
-from sim.cost.coverage import FIXED, deviation, outside, sentence
+from sim.cost.coverage import FIXED, THROUGH_HOST, deviation, outside, sentence
 from sim.cost.experts import GroupedGemm
 from sim.cost.forms import section_of
 from sim.cost.operators import (
@@ -266,6 +266,8 @@ class Assembler:
         degrees = sorted(map(int, table))
         degree = next((d for d in degrees if d >= self.tp), degrees[-1])
         self._unsure("all_reduce", table[str(degree)])
+        if not self.gpu.has_fast_link:
+            self.uncertainty["all_reduce"] = THROUGH_HOST
         analytic = AllReduce(table[str(degree)], self.gpu.group_link(self.tp), self.tp, 2.0 * self.model.hidden)
         return self.table.all_reduce(analytic, self.tp, 2.0 * self.model.hidden) if self.table else analytic
 

@@ -123,7 +123,9 @@ def _refit(members: list[Timing], section: str, kind: str, gpu: GPUSpec, constan
     if taken:
         source = f"calibrated on {len(members)} timings of {gpu.name}: left-out error {left_out.median:.1%} median"
         source = (
-            source.replace("%", " %") + f" ({carried.median:.1%} before)".replace("%", " %") + f"; from {start.source}"
+            source.replace("%", " %")
+            + f" ({carried.median:.1%} before)".replace("%", " %")
+            + f"; drawn towards {start.source.replace('taken from', 'carried over from')}"
         )
         chosen = replace(chosen, source=source)
     chosen = replace(chosen, error=round(left_out.median if taken else carried.median, 4))

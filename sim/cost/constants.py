@@ -147,6 +147,7 @@ class HostConstants:
         schedule_ms, row_us: planning and bookkeeping of a step, and of each of its sequences; hidden behind the device
             where the engine overlaps the two.
         kernel_launch_us: launching one kernel outside a CUDA graph.
+        error: median error of whole steps (TPOT) on the loads held out, where a served run of the deployment told it.
     """
 
     exposed_ms: dict[str, float]
@@ -155,6 +156,7 @@ class HostConstants:
     kernel_launch_us: float
     source: str
     exposed_row_us: float = 0.0
+    error: float = 0.0
 
     def exposed(self, tp: int) -> float:
         """Seconds a step that nothing hides: of the largest listed degree that is not above `tp`."""
@@ -164,12 +166,13 @@ class HostConstants:
 
 @dataclass(frozen=True, slots=True)
 class FrontEndConstants:
-    """Time between the client and the engine's queue, and back."""
+    """Time between the client and the engine's queue, and back. `error`: of TTFT, as `HostConstants.error` is of steps."""
 
     request_ms: float
     input_token_us: float
     output_token_ms: float
     source: str
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ _STAND_IN = 0.25
 TABLE_ERROR = 0.04
 FIXED = {"elementwise": 0.3, "link": 0.4, "host": 0.5}
 """Deviations of what has no timings of its own: estimates."""
+THROUGH_HOST = 1.0
+"""Of collectives without a scale-up link: constants measured over NVLink, while data may go through host memory."""
 LONGEST_CONTEXT = 131_072
 WIDEST_HEAD = 128
 
@@ -84,6 +86,8 @@ def outside(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMo
     if model.mla is None and model.head_dim > WIDEST_HEAD:
         found.append(f"heads {model.head_dim} wide (measured: 64 and {WIDEST_HEAD})")
     parallel = config.parallel
+    if parallel.tensor > 1 and not gpu.has_fast_link:
+        found.append("all-reduce over PCIe (measured: NVLink; host memory in between makes it several times slower)")
     if parallel.pipeline > 1:
         found.append("pipeline stages (measured: tensor parallelism alone)")
     if parallel.expert > max(parallel.tensor, 1):

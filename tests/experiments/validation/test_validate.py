@@ -130,15 +130,16 @@ def test_a_closed_loop_whose_times_imply_too_much_is_told(table):
     assert doubted(table, *slow) == ["", ""]
 
 
-def test_a_host_time_is_found_again_on_the_other_half(table):
-    """Measured values made with 1.5 ms more a step: without fitting all are off by them, with it none is."""
+@pytest.mark.parametrize(("kind", "true"), [("host_ms", 1.5), ("pace", 1.3)])
+def test_a_figure_of_a_deployment_is_found_again_on_the_other_half(table, kind, true):
+    """Measured values made with 1.5 ms more a step, or steps 1.3 times as long: without fitting all are off, with it none."""
     loop = {"load_kind": "closed_loop_concurrency", "metric": "tpot_ms", "isl": "64"}
     plain = [
         {**loop, "concurrency_or_rate": f"concurrency={c}", "osl": str(n)} for c in (1, 2, 4) for n in (16, 24, 32)
     ]
     cells = [cell_of(row) for row in read_table(table(*plain))]
     for cell in cells:
-        cell.point.host_ms = 1.5
+        setattr(cell.point, kind, true)
     made = [
         {**row, "value": str(simulate(cell.point).figures["tpot_ms_mean"])}
         for row, cell in zip(plain, cells, strict=True)
@@ -146,10 +147,34 @@ def test_a_host_time_is_found_again_on_the_other_half(table):
     rows = read_table(table(*made))
     before, after = validate(rows, jobs=1), validate(rows, jobs=1, fit=True)
     assert all(cell.log_ratio < -0.1 for cell in before.cells)
-    assert list(after.fitted.values()) == [pytest.approx(1.5, abs=0.02)]
+    assert list(after.fitted.values()) == [(kind, pytest.approx(true, abs=0.02))]
     roles = [cell.role for cell in after.cells]
     assert set(roles) == {"fitted", "held out"}
     assert max(abs(cell.log_ratio) for cell in after.cells if cell.role == "held out") < 0.01
+
+
+def test_intervals_hold_what_a_source_leaves_open(table):
+    row = {
+        "metric": "tpot_ms",
+        "value": "9",
+        "load_kind": "closed_loop_concurrency",
+        "concurrency_or_rate": "concurrency=4",
+    }
+    stated, open_ = validate(
+        read_table(table({**row, "engine_version": "0.12.0"}, {**row, "engine_version": ""})), jobs=1
+    ).cells
+    assert stated.low < stated.predicted < stated.high
+    assert stated.high / stated.low < open_.high / open_.low
+    first = validate(read_table(table({**row, "metric": "ttft_ms"})), jobs=1).cells[0]
+    assert first.high / first.low > open_.high / open_.low
+
+
+def test_slower_steps_widen_an_open_loop_more_where_it_is_nearly_full(table):
+    row = {"metric": "ttft_ms", "value": "90", "load_kind": "open_loop_rate", "isl": "512", "osl": "64"}
+    rates = [{**row, "concurrency_or_rate": f"rate={rate}"} for rate in (1, 58)]
+    idle, full = (cell.result.spread["ttft_ms_mean"] for cell in validate(read_table(table(*rates)), jobs=1).cells)
+    assert idle[0] < 1 < idle[1]
+    assert full[1] / full[0] > 1.3 * idle[1] / idle[0]
 
 
 def test_too_few_points_are_not_fitted(table):

@@ -1,0 +1,50 @@
+"""What a measured row leaves open, and how much wider the interval around its prediction is for it.
+
+Each is the standard deviation of the logarithm of a figure. They are estimates, set once so that about 80 % of all counted
+cells lie inside their interval; none of them looks at a cell's value, source or GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp, hypot, log
+from typing import Any
+
+from experiments.validation.metrics import Metric
+from experiments.validation.spread import Z
+
+DEVIATIONS = {
+    "measured": 0.05,  # the same cell measured with two neighbouring versions of an engine differs by 3-8 %
+    "deployment": 0.1,  # drivers, clocks, settings that no table tells
+    "engine version": 0.1,
+    "older engine": 0.2,  # kernels of today priced for an engine of 2023 or 2024
+    "weights": 0.2,
+    "KV type": 0.05,
+    "routing": 0.15,  # how evenly tokens choose their experts
+    "lengths": 0.15,  # only a mean is stated
+    "first token": 0.3,  # how the load was ramped up, and the front end
+}
+
+
+def left_open(row: Any, metric: Metric, deployment: Any) -> dict[str, float]:
+    """What the row of a deployment does not say, of `DEVIATIONS`."""
+    mapped = deployment.mapped
+    applies = {
+        "measured": True,
+        "deployment": True,
+        "engine version": not row.engine_version,
+        "older engine": mapped.preset == "vllm-v0",
+        "weights": not row.weight_dtype,
+        "KV type": not row.kv_dtype and mapped.weights not in ("bf16", "fp16", "auto"),
+        "routing": bool(deployment.model.experts),
+        "lengths": any("mean" in str(text) for text in (row.isl, row.osl)),
+        "first token": metric.quantity == "ttft_ms",
+    }
+    return {name: DEVIATIONS[name] for name, does in applies.items() if does}
+
+
+def interval(predicted: float, factors: list[float], besides: Mapping[str, float]) -> tuple[float, float]:
+    """The 80 % interval around a prediction: the cost model's factors and what is left open, in quadrature of logarithms."""
+    more = Z * hypot(*besides.values())
+    low, high = factors
+    return predicted * exp(-hypot(log(low), more)), predicted * exp(hypot(log(high), more))
