@@ -165,7 +165,8 @@ def calibrate_serving(
         request_ms += _median([load.ttft_ms - s[0] for load, s in seen if load.ttft_ms])
         request_ms = max(request_ms, -1e3 * front.base)
     after = errors(host_ms, request_ms)
-    sections = _sections(resolved[0], host_ms, request_ms, len(loads))
+    left = (after[0].median, after[1].median) if held else (0.0, 0.0)
+    sections = _sections(resolved[0], host_ms, request_ms, len(loads), left)
     return ServingFit(round(host_ms, 4), round(request_ms, 4), before, after, len(held), sections)
 
 
@@ -198,7 +199,10 @@ def _means(resolved: Resolved, host_ms: float, request_ms: float) -> tuple[float
     return float(summary.get("mean_ttft_ms") or 0.0), float(summary.get("mean_tpot_ms") or 0.0)
 
 
-def _sections(resolved: Resolved, host_ms: float, request_ms: float, loads: int) -> dict[str, Any]:
+def _sections(
+    resolved: Resolved, host_ms: float, request_ms: float, loads: int, left: tuple[float, float]
+) -> dict[str, Any]:
+    """Host and front end with what was added; `left`: errors of TPOT and TTFT on loads held out, 0 where there were none."""
     from sim.cost.assemble import check_engine
     from sim.cost.build import host_section
     from sim.cost.constants import load_constants
@@ -211,9 +215,12 @@ def _sections(resolved: Resolved, host_ms: float, request_ms: float, loads: int)
     exposed = {tp: round(max(ms + host_ms, 0.0), 4) for tp, ms in host.exposed_ms.items()}
     note = f"calibrated on {loads} loads of a served run of {resolved.model.name} ({resolved.gpu.name})"
     return {
-        section: replace(host, exposed_ms=exposed, source=f"{note}: {host_ms:+.3g} ms a step; from {host.source}"),
+        section: replace(
+            host, exposed_ms=exposed, error=round(left[0], 4),
+            source=f"{note}: {host_ms:+.3g} ms a step; from {host.source}",
+        ),
         "front_end": replace(
-            front, request_ms=round(max(front.request_ms + request_ms, 0.0), 4),
+            front, request_ms=round(max(front.request_ms + request_ms, 0.0), 4), error=round(left[1], 4),
             source=f"{note}: {request_ms:+.3g} ms a request; from {front.source}",
         ),
     }  # fmt: skip

@@ -47,6 +47,8 @@ PART = 150
 STEPS = 20_000
 """Engine steps up to which a rerun is short, however few requests take them."""
 _FRONT = "front end"
+_TO_DEVIATION = 1.4826  # median of absolute values to standard deviation, for a normal distribution
+_SURE = 0.02  # what a few loads held out cannot rule out
 
 Rule = Callable[[Mapping[str, float]], float]
 """From the shares of the operator classes in a step to the factor that its time takes."""
@@ -71,14 +73,14 @@ def add_spread(
     known = cost is not None and all(hasattr(cost, name) for name in ("uncertainty", "explain", "front_end"))
     if not known or not data.info.get("complete", True) or not len(data.requests):
         return
-    found = _drawn(resolved, summary, draws, tell) if draws else _quick(resolved, data, summary, tell)
+    found = _drawn(resolved, data, summary, draws, tell) if draws else _quick(resolved, data, summary, tell)
     data.info[SPREAD] = found
     summary["interval"] = uncertain(data, summary, distributions(data), met_slo(data))
 
 
 def _quick(resolved: Resolved, data: RunData, summary: dict, tell: Callable[[int, int], None]) -> dict[str, Any]:
     """Two more runs: of all requests of a short workload, of the first of a long one."""
-    mix = Mix(resolved.cost)
+    mix = _mix(resolved, data)
     rows = rows_to_repeat(len(data.requests), int(data.timeline.steps.sum()))
     costs = [mix.erring(lambda shares, side=side: exp(side * Z * mix.deviation(shares))) for side in (-1, 1)]
     if rows == len(data.requests):
@@ -179,9 +181,16 @@ def rows_to_repeat(requests: int, steps: int) -> int:
     return min(max(int(min(max(PART, SHARE * requests), most)), 1), requests)
 
 
-def _drawn(resolved: Resolved, base: dict, draws: int, tell: Callable[[int, int], None]) -> dict[str, Any]:
+def _mix(resolved: Resolved, data: RunData) -> Mix:
+    mean = mean_shape(data)
+    return Mix(resolved.cost, mean and mean[0]._replace(chunks=()))
+
+
+def _drawn(
+    resolved: Resolved, data: RunData, base: dict, draws: int, tell: Callable[[int, int], None]
+) -> dict[str, Any]:
     """Runs with drawn errors, and drawn traffic where there is any; the run itself is always inside."""
-    mix = Mix(resolved.cost)
+    mix = _mix(resolved, data)
     seed = resolved.workload.seed
     errors = drawn_errors(mix.deviations, draws, seed)
     synthetic = resolved.workload.traffic.synthetic is not None
@@ -277,14 +286,21 @@ class Mix:
 
     Attributes:
         deviations: class → standard deviation of the logarithm of its time, the front end included.
-        served: the same of whole steps, where a served run told it; else infinite.
     """
 
-    def __init__(self, cost: Any) -> None:
+    def __init__(self, cost: Any, typical: StepShape | None = None) -> None:
+        """`typical`: a decode step of the run, whose deviation the loads held out of a calibration bound."""
         self.cost = cost
-        self.deviations = dict(cost.uncertainty)
-        self.deviations[_FRONT] = self.deviations.get("host", 0.0)
         self._known: dict[tuple[int, ...], dict[str, float]] = {}
+        self.deviations = dict(cost.uncertainty)
+        front = self.deviations.get("host", 0.0)
+        left = _TO_DEVIATION * getattr(cost.front_end, "error", 0.0)
+        served = _TO_DEVIATION * getattr(getattr(cost, "host", None), "error", 0.0)
+        if served and typical is not None:
+            now = self.deviation(self.of(typical))
+            scale = min(max(served, _SURE) / now, 1.0) if now else 1.0
+            self.deviations = {kind: value * scale for kind, value in self.deviations.items()}
+        self.deviations[_FRONT] = min(front, max(left, _SURE)) if left else front
 
     def shares(self, rows: int, context: int, chunks: int = 0, tokens: int = 0, past: int = 0) -> dict[str, float]:
         """Share of each class in a step of `rows` decoding rows over `context` tokens, and `chunks` chunks of `tokens`

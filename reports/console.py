@@ -16,7 +16,8 @@ from rich.text import Text
 from reports.gate import GateResult
 from reports.metrics import notices
 from reports.run_data import RunData
-from reports.wording import clean, encodable, number, seconds, setting, share, simulator_speed
+from reports.uncertainty import interval_of, told
+from reports.wording import between, clean, encodable, number, seconds, setting, share, simulator_speed
 
 _COLOUR = {"stable": "green", "backlogged": "yellow", "overloaded": "red", "unknown": "red"}
 
@@ -28,6 +29,7 @@ def print_summary(
     _print(console, "")
     console.print(_table(data, summary, console))
     console.print(_latencies(summary, console))
+    _print(console, told(summary), "dim")
     verdict = summary["saturation"]
     _print(console, verdict["sentence"], _COLOUR[verdict["label"]])
     if knee:
@@ -62,35 +64,44 @@ def _table(data: RunData, s: dict, console: Console) -> Table:
     )
     table.add_column("metric", overflow="fold")
     table.add_column("value", justify="right", overflow="fold")
+    wide = console.width >= 60 and bool(told(s))
+    if wide:
+        table.add_column("range", style="dim", overflow="fold")
     for section in _sections(data, s):
         table.add_section()
-        for name, value in section:
-            table.add_row(Text(_shown(name, console)), Text(_shown(value, console)))
+        for name, value, *key in section:
+            cells = (name, value, between(interval_of(s, *key) if key else None)) if wide else (name, value)
+            table.add_row(*(Text(_shown(cell, console)) for cell in cells))
     return table
 
 
 def _latencies(s: dict, console: Console) -> Table:
     table = Table()
     table.add_column("ms", overflow="fold")
-    stats = ("mean", "median", "p90", "p95", "p99") if console.width >= 60 else ("mean", "median", "p99")
+    least = 100 if told(s) else 60
+    stats = ("mean", "median", "p90", "p95", "p99") if console.width >= least else ("mean", "median", "p99")
     for stat in stats:
         table.add_column(stat, justify="right", overflow="fold")
+    ranges = bool(told(s))
     for title, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL", "itl"), ("E2E latency", "e2el")):
         table.add_row(title, *(number(s[f"{stat}_{name}_ms"]) for stat in stats))
+        if ranges:
+            table.add_row("", *(Text(between(interval_of(s, f"{stat}_{name}_ms")), "dim") for stat in stats))
     return table
 
 
-def _sections(data: RunData, s: dict) -> Iterable[list[tuple[str, str]]]:
+def _sections(data: RunData, s: dict) -> Iterable[list[tuple[str, ...]]]:
+    """(name, value) of every figure, and its key where it may have a range."""
     yield _counts(s)
     yield [
         ("Benchmark duration", seconds(s["duration"])),
         ("Total input tokens", number(s["total_input_tokens"])),
         ("Total generated tokens", number(s["total_output_tokens"])),
-        ("Request throughput (req/s)", number(s["request_throughput"])),
-        ("Output token throughput (tok/s)", number(s["output_throughput"])),
+        ("Request throughput (req/s)", number(s["request_throughput"]), "request_throughput"),
+        ("Output token throughput (tok/s)", number(s["output_throughput"]), "output_throughput"),
         ("  while steady (tok/s)", number(s["steady_output_throughput"])),
         ("  peak second (tok/s)", number(s["max_output_tokens_per_s"])),
-        ("Total token throughput (tok/s)", number(s["total_token_throughput"])),
+        ("Total token throughput (tok/s)", number(s["total_token_throughput"]), "total_token_throughput"),
         (
             "Concurrency, mean / peak",
             f"{number(s['mean_concurrency'])} / {number(s['max_concurrent_requests'])}",
@@ -100,7 +111,7 @@ def _sections(data: RunData, s: dict) -> Iterable[list[tuple[str, str]]]:
         wanted = ", ".join(f"{key[:-3].upper()} {setting(v)} ms" for key, v in data.info["slo"].items())
         yield [
             (f"Met the SLO ({wanted})", share(s["slo_attainment"])),
-            ("Goodput (req/s)", number(s["request_goodput"])),
+            ("Goodput (req/s)", number(s["request_goodput"]), "request_goodput"),
         ]
     yield _engine(s)
 

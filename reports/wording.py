@@ -29,6 +29,14 @@ def number(value: float | None, unit: str = "", missing: str = "n/a") -> str:
     return f"{text} {unit}" if unit else text
 
 
+def between(ends: list[float] | None) -> str:
+    """The two ends of a range; nothing of no range."""
+    if not ends:
+        return ""
+    low, high = (number(end) for end in ends)
+    return low if low == high else f"{low} - {high}"
+
+
 def share(value: float | None, missing: str = "n/a") -> str:
     """A share of one as per cent."""
     if value is None or not math.isfinite(value):

@@ -13,12 +13,13 @@ from reports.wording import clean, number
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One run in a figure: where it is, what it is called, and what to show of it."""
+    """One run in a figure: where it is, what it is called, what to show of it, and the range that its y may lie in."""
 
     x: float
     y: float
     label: str
     rows: tuple[tuple[str, str], ...] = ()
+    ends: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +68,18 @@ def curves(
         return empty(key, title, "no point of the sweep has this figure")
     x = across(*_span([s.x for s in spots], log_x, x_labels), log_x)
     limit = [marks.limit[0]] if marks.limit else []
-    y = upwards(*fit([s.y for s in spots] + limit, log=log_y), log_y)
+    reach = [end for s in spots for end in s.ends or () if end > 0 or not log_y]
+    y = upwards(*fit([s.y for s in spots] + limit + reach, log=log_y), log_y)
     parts = [frame(x, y, x_title, y_title, x_labels=x_labels)]
     for i, curve in enumerate(lines):
         points = [(x(s.x), y(s.y)) for s in curve.spots]
         paint = colour(curve.shade)
+        band = "" if x_labels or apart else _band(curve.spots, x, y, paint)
         dots = "".join(f'<circle cx="{a:g}" cy="{b:g}" r="3.6" class="point" style="fill:{paint}"/>' for a, b in points)
         drawn = (
             "" if x_labels or apart else f'<path d="{path(points)}" class="line {curve.dash}" style="stroke:{paint}"/>'
         )
-        parts.append(f'<g data-series="{i}">{drawn}{dots}</g>')
+        parts.append(f'<g data-series="{i}">{band}{drawn}{dots}</g>')
     parts += _marks(marks, x, y)
     if apart and len(lines) == 1:
         parts += _names(spots, x, y)
@@ -87,6 +90,16 @@ def curves(
     label = f"{title}: {y_title} from {number(min(s.y for s in spots))} to {number(max(s.y for s in spots))}"
     legend = [(c.name, colour(c.shade)) for c in lines]
     return Figure(key, title, drawing("".join(parts), label), note, legend, data)
+
+
+def _band(spots: Sequence[Spot], x: Scale, y: Scale, paint: str) -> str:
+    """What the ranges of a curve's points cover; nothing unless every point has one."""
+    if len(spots) < 2 or not all(s.ends for s in spots):
+        return ""
+    lowest = y.low if y.log else float("-inf")
+    upper = [(x(s.x), y(s.ends[1])) for s in spots]
+    lower = [(x(s.x), y(max(s.ends[0], lowest))) for s in spots]
+    return f'<path d="{path(upper + lower[::-1], close=True)}" class="band" style="fill:{paint}"/>'
 
 
 def pareto(points: Sequence[tuple[float, float]], *, low_y: bool = False) -> list[tuple[float, float]]:

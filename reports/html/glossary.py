@@ -21,8 +21,9 @@ GLOSSARY = (
     ("Goodput", "Finished requests a second that met every limit of the SLO. Attainment is their share of the "
      "requests sent, so refusals and failures hurt it."),
     ("p95, p99", "95 or 99 of 100 values are at most this (linear interpolation). Withheld below 20 or 100 values."),
-    ("95 % interval", "Bootstrap interval. It treats requests as independent; where they queue behind each other the "
-     "truth is wider."),
+    ("Range", "Low and high end of an 80 % interval. In simulation it holds the errors of the cost model, which are one for "
+     "the whole run and do not average out, and, where traffic was drawn, what another seed would give. On a real engine it "
+     "is what chance leaves open. Near saturation small errors of steps become large ones of latencies."),
     ("KV used", "KV tokens of live sequences."),
     ("KV cached", "Blocks no sequence needs now that hold a prefix which may be hit; free on demand."),
     ("KV reserved", "Set aside for tokens that will come."),

@@ -14,7 +14,8 @@ from reports.html.timeline_figures import timeline_figures
 from reports.kv_use import KINDS
 from reports.metrics import distributions, notices
 from reports.run_data import RunData
-from reports.wording import clean, number, seconds, setting, share, simulator_speed, size
+from reports.uncertainty import interval_of, told
+from reports.wording import between, clean, number, seconds, setting, share, simulator_speed, size
 
 LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E latency"))
 STATS = ("mean", "std", "p50", "p90", "p95", "p99")
@@ -23,12 +24,13 @@ SOURCES = ("user", "preset", "derived")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One headline number: a label, the figure, its unit and a line below."""
+    """One headline number: a label, the figure, its unit, a line below, and the range that it may lie in."""
 
     label: str
     value: str
     unit: str = ""
     below: str = ""
+    range: str = ""
 
 
 def render_report(data: RunData, summary: dict) -> str:
@@ -53,6 +55,7 @@ def render_report(data: RunData, summary: dict) -> str:
         name=clean(data.info.get("name") or "run", 200),
         facts=_facts(data),
         verdict=summary["saturation"],
+        ranges=told(summary),
         cut_short=None if data.info.get("complete", True) else seconds(data.info["end"]),
         warnings=[clean(w) for w in dict.fromkeys([*data.warnings, *notices(summary)])],
         cards=_cards(summary),
@@ -97,18 +100,26 @@ def _facts(data: RunData) -> list[tuple[str, str]]:
 
 
 def _cards(s: dict) -> list[Card]:
+    def within(key: str) -> str:
+        return between(interval_of(s, key))
+
     def ms(name: str, stat: str = "p50") -> str:
         value = s[f"{stat}_{name}_ms"]
         return number(value) if value is not None or stat != "p50" else number(s[f"median_{name}_ms"])
 
     cards = [
         Card("Output throughput", number(s["output_throughput"]), "tokens/s",
-             f"steady {number(s['steady_output_throughput'])}, peak second {number(s['max_output_tokens_per_s'])}"),
+             f"steady {number(s['steady_output_throughput'])}, peak second {number(s['max_output_tokens_per_s'])}",
+             within("output_throughput")),
         Card("Requests", number(s["request_throughput"]), "requests/s",
-             f"{s['completed']:,} of {s['requests']:,} finished"),
-        Card("TTFT, median", ms("ttft"), "ms", f"p95 {ms('ttft', 'p95')}, p99 {ms('ttft', 'p99')}"),
-        Card("TPOT, median", ms("tpot"), "ms", f"p95 {ms('tpot', 'p95')}, p99 {ms('tpot', 'p99')}"),
-        Card("E2E latency, median", ms("e2el"), "ms", f"p95 {ms('e2el', 'p95')}, p99 {ms('e2el', 'p99')}"),
+             f"{s['completed']:,} of {s['requests']:,} finished",
+             within("request_throughput")),
+        Card("TTFT, median", ms("ttft"), "ms", f"p95 {ms('ttft', 'p95')}, p99 {ms('ttft', 'p99')}",
+             within("median_ttft_ms")),
+        Card("TPOT, median", ms("tpot"), "ms", f"p95 {ms('tpot', 'p95')}, p99 {ms('tpot', 'p99')}",
+             within("median_tpot_ms")),
+        Card("E2E latency, median", ms("e2el"), "ms", f"p95 {ms('e2el', 'p95')}, p99 {ms('e2el', 'p99')}",
+             within("median_e2el_ms")),
         Card("Concurrency, mean", number(s["mean_concurrency"]), "requests",
              f"peak {number(s['max_concurrent_requests'])}"),
     ]  # fmt: skip
@@ -119,6 +130,7 @@ def _cards(s: dict) -> list[Card]:
                 share(s["slo_attainment"]),
                 "",
                 f"goodput {number(s['request_goodput'])} requests/s",
+                _shares(interval_of(s, "slo_attainment")),
             )
         )
     if s["kv_used_mean"] is not None:
@@ -135,25 +147,20 @@ def _latency_rows(s: dict) -> list[dict]:
     rows = []
     for key, title in names:
         figures = [s[f"{stat}_{key}_ms"] for stat in STATS]
-        ends = s.get("intervals", {})
         rows.append(
             {
                 "title": title.lstrip("· "),
                 "part": title.startswith("·"),
                 "figures": [number(v, missing="–") for v in figures],
-                "intervals": [_interval(ends.get(f"{_key(stat)}_{key}_ms")) for stat in STATS],
+                "ranges": [between(interval_of(s, f"{stat}_{key}_ms")) for stat in STATS],
                 "count": s["latency_counts"].get(key, 0),
             }
         )
     return rows
 
 
-def _key(stat: str) -> str:
-    return "median" if stat == "p50" else stat
-
-
-def _interval(ends: list[float] | None) -> str:
-    return f"95 % interval {number(ends[0])} – {number(ends[1])} ms" if ends else ""
+def _shares(ends: list[float] | None) -> str:
+    return f"{share(ends[0])} - {share(ends[1])}" if ends else ""
 
 
 def _ttft_parts(s: dict) -> list[tuple[str, str, float]]:

@@ -8,9 +8,10 @@ from reports.html.curves import Curve, Marks, Spot, curves, pareto
 from reports.html.svg import Figure
 from reports.html.template import render
 from reports.knee import LOAD_KEYS, Knee, find_knee
-from reports.wording import clean, number, setting, share
+from reports.uncertainty import interval_of, told
+from reports.wording import between, clean, number, setting, share
 
-MOST_SERIES = 16
+MOST_SERIES, MOST_BANDS = 16, 4
 FRONT = "dashed: points that no other beats in both"
 TABLE = (
     ("output tok/s", "output_throughput"), ("req/s", "request_throughput"), ("TTFT p50", "median_ttft_ms"),
@@ -55,6 +56,7 @@ def render_sweep(
         axes=[clean(axis, 80) for axis in axes],
         heads=_heads(axes),
         count=len(points),
+        ranges=next((said for p in points if (said := told(p.get("summary") or {}))), ""),
         knees=[(series if len(knees) > 1 else "", _said(knee)) for series, knee in knees.items() if sweep.loaded],
         warnings=[clean(w) for w in warnings],
         notes=[clean(n) for n in notes],
@@ -109,14 +111,18 @@ class Sweep:
         """Title of a figure of `what` over the axis."""
         return f"{what} against load" if self.loaded else f"{what} by {clean(self.axis.rpartition('.')[2], 40)}"
 
-    def curve(self, name: str, shade: int, x: object, y: object, dash: str = "", title: str = "") -> Curve:
-        """A curve of a series; `x`, `y`: functions of (axis value, summary, gpus) that may give None."""
+    def curve(
+        self, name: str, shade: int, x: object, y: object, dash: str = "", title: str = "", key: str = ""
+    ) -> Curve:
+        """A curve of a series; `x`, `y`: functions of (axis value, summary, gpus) that may give None; `key`: the figure
+        that y is, if its range is to be drawn."""
         spots = []
         for value, point in self.series[name]:
             arguments = (value, point["summary"], point.get("gpus", self.gpus))
             a, b = x(*arguments), y(*arguments)
             if a is not None and b is not None:
-                spots.append(Spot(a, b, self.title(name, point), _shown(point["summary"])))
+                ends = interval_of(point["summary"], key)
+                spots.append(Spot(a, b, self.title(name, point), _shown(point["summary"]), ends and tuple(ends)))
         return Curve(title or name, spots, shade, dash)
 
     def title(self, name: str, point: dict) -> str:
@@ -126,10 +132,11 @@ class Sweep:
         value = f"{self.axis.rpartition('.')[2]} {setting(point['settings'].get(self.axis), 40)}"
         return value if name == "all" else f"{value}, {name}"
 
-    def curves(self, x: object, y: object) -> list[Curve]:
-        """One curve a series, as many as can be told apart."""
+    def curves(self, x: object, y: object, key: str = "") -> list[Curve]:
+        """One curve a series, as many as can be told apart, with the ranges of a few."""
+        key = key if len(self.series) <= MOST_BANDS else ""
         return [
-            self.curve(name, i, x, y, "" if i < 8 else "dashed")
+            self.curve(name, i, x, y, "" if i < 8 else "dashed", key=key)
             for i, name in enumerate(list(self.series)[:MOST_SERIES])
         ]
 
@@ -162,7 +169,8 @@ def _throughput(sweep: Sweep, knees: dict[str, Knee | None]) -> Figure:
         else None
     )
     return curves(
-        "throughput", sweep.headed("Throughput"), sweep.curves(_axis, _take("output_throughput")), sweep.label(),
+        "throughput", sweep.headed("Throughput"), sweep.curves(_axis, _take("output_throughput"), "output_throughput"),
+        sweep.label(),
         "output tokens/s", log_x=sweep.log_x, x_labels=sweep.ticks, marks=Marks(knee=mark),
     )  # fmt: skip
 
@@ -182,7 +190,7 @@ def _ttft(sweep: Sweep, slo: dict) -> list[Figure]:
     if len(sweep.series) == 1:
         name = next(iter(sweep.series))
         styles = (("p50", 0, "median_ttft_ms"), ("p95", 1, "p95_ttft_ms"), ("p99", 4, "p99_ttft_ms"))
-        lines = [sweep.curve(name, shade, _axis, _take(key), title=title) for title, shade, key in styles]
+        lines = [sweep.curve(name, shade, _axis, _take(key), title=title, key=key) for title, shade, key in styles]
         return [_loaded(sweep, "ttft", sweep.headed("TTFT"), lines, "TTFT, ms", limit)]
     stats = (("p50", "median_ttft_ms"), ("p95", "p95_ttft_ms"), ("p99", "p99_ttft_ms"))
     return [
@@ -190,7 +198,7 @@ def _ttft(sweep: Sweep, slo: dict) -> list[Figure]:
             sweep,
             f"ttft_{stat}",
             sweep.headed(f"TTFT {stat}"),
-            sweep.curves(_axis, _take(key)),
+            sweep.curves(_axis, _take(key), key),
             "TTFT, ms",
             limit,
         )
@@ -200,7 +208,7 @@ def _ttft(sweep: Sweep, slo: dict) -> list[Figure]:
 
 def _tpot(sweep: Sweep, slo: dict) -> Figure:
     limit = (float(slo["tpot_ms"]), f"SLO {slo['tpot_ms']:g} ms") if slo.get("tpot_ms") else None
-    lines = sweep.curves(_axis, _take("median_tpot_ms"))
+    lines = sweep.curves(_axis, _take("median_tpot_ms"), "median_tpot_ms")
     return _loaded(sweep, "tpot", sweep.headed("TPOT"), lines, "median TPOT, ms", limit)
 
 
@@ -270,7 +278,9 @@ def _rows(sweep: Sweep, axes: Sequence[str]) -> list[dict]:
         rows.append(
             {
                 "settings": [setting(point["settings"].get(axis), 60) for axis in axes],
-                "figures": [number(summary.get(key)) for _, key in TABLE] if summary else None,
+                "figures": [(number(summary.get(key)), between(interval_of(summary, key))) for _, key in TABLE]
+                if summary
+                else None,
                 "slo": share(summary["slo_attainment"])
                 if summary and summary.get("slo_attainment") is not None
                 else "",

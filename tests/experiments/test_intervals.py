@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,3 +182,20 @@ def test_a_cost_model_without_errors_leaves_the_traffic() -> None:
     add_spread(resolved, data, summary)
     assert "cost_spread" not in data.info
     assert summary["interval"]["from"] == ["traffic"]
+
+
+def test_a_served_run_that_left_small_errors_narrows_the_interval() -> None:
+    resolved = runner.resolve(workload(SHORT))
+    data = runner.run(resolved)
+    wide = summarize(data)
+    add_spread(resolved, data, wide)
+    cost = resolved.cost
+    resolved.cost = cost.with_times(replace(cost.host, error=0.02), replace(cost.front_end, error=0.03))
+    narrow = summarize(data)
+    add_spread(resolved, data, narrow)
+    for key in ("mean_tpot_ms", "mean_ttft_ms", "mean_e2el_ms"):
+        assert width(narrow, key) < 0.7 * width(wide, key)
+    resolved.cost = cost.with_times(replace(cost.host, error=0.5), cost.front_end)
+    same = summarize(data)
+    add_spread(resolved, data, same)
+    assert same["interval"] == wide["interval"]

@@ -11,6 +11,7 @@ from reports.console import print_gate, print_summary
 from reports.gate import gate, update_baseline
 from reports.metrics import summarize
 from reports.plan import print_plan
+from reports.uncertainty import interval_of
 from reports.wording import clean, number, seconds, share, size
 
 HOSTILE = "[red]名前[/red] <script> \x1b[31mboo\x07 \u202eevil"
@@ -95,3 +96,16 @@ def test_wording():
 
 def test_example_configuration_is_like_a_real_one():
     assert example_config()["engine"]["kv"]["block_size"] == {"value": 16, "source": "preset"}
+
+
+def test_ranges_stand_beside_figures_where_there_is_room():
+    run = simulated_run(300, 20)
+    run.config = {"traffic": {"synthetic": {}}}
+    summary = summarize(run)
+    ends = " - ".join(number(end) for end in interval_of(summary, "output_throughput"))
+    text = printed(lambda console: print_summary(run, summary, console), width=140)
+    assert ends in text
+    assert "Ranges hold with 80% probability, given the chance in the traffic." in text
+    run.config = {"traffic": {"trace": {}}}
+    bare = summarize(run)
+    assert "Ranges" not in printed(lambda console: print_summary(run, bare, console), width=140)

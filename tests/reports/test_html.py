@@ -19,6 +19,8 @@ from reports.html.template import script_json
 from reports.metrics import summarize
 from reports.percentiles import Distribution
 from reports.run_data import TokenTimes
+from reports.uncertainty import interval_of
+from reports.wording import number
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> 名前 \"'&"
 VOID = {"meta", "link", "input", "br", "img", "hr"}
@@ -277,3 +279,18 @@ def test_sweep_with_failures_names_and_links(points):
     assert outside(page) == ["points/0/report.html"]
     Page(render_sweep([odd[2]], ["engine.scheduler"]))
     Page(render_sweep([], []))
+
+
+def test_ranges_are_below_figures_and_bands_in_curves(points):
+    run = simulated_run(400, 20)
+    run.config = {"traffic": {"synthetic": {}}}
+    page = page_of(run)
+    low, high = (number(end) for end in interval_of(summarize(run), "output_throughput"))
+    assert f'<div class="range">{low} - {high}</div>' in page
+    assert "given the chance in the traffic" in page
+    assert "class=\"band\"" not in render_sweep(points, ["load.rate", "engine.max_num_seqs"])
+    ranged = [{"settings": {"load.rate": r}, "summary": summarize(simulated_run(150, r))} for r in (4, 16, 64)]
+    page = render_sweep(ranged, ["load.rate"])
+    assert page.count('class="band"') == 5  # throughput, three of TTFT, TPOT
+    assert "Bands show" in page
+    Page(page)
