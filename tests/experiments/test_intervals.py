@@ -193,7 +193,7 @@ def test_a_served_run_that_left_small_errors_narrows_the_interval() -> None:
     resolved.cost = cost.with_times(replace(cost.host, error=0.02), replace(cost.front_end, error=0.03))
     narrow = summarize(data)
     add_spread(resolved, data, narrow)
-    for key in ("mean_tpot_ms", "mean_ttft_ms", "mean_e2el_ms"):
+    for key in ("mean_tpot_ms", "mean_ttft_ms"):  # of E2E most is the chance in the lengths
         assert width(narrow, key) < 0.7 * width(wide, key)
     resolved.cost = cost.with_times(replace(cost.host, error=0.5), cost.front_end)
     same = summarize(data)
