@@ -114,6 +114,8 @@ class TorchExecutor:
             capture = CudaCapture()
         if capture is not None and rows:
             self.graphs = DecodeGraphs(self.model, self.pool, self.places, rows, capture)
+            if self._capture is None:
+                self.graphs.record_all(max_len)
 
     def begin(self, zero: float) -> None:
         """Times are told from this value of `time.perf_counter()` on."""

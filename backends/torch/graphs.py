@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from backends.model.model import Model
-from backends.torch.pack import Packed
+from backends.torch.pack import Packed, Rows, pack
 from backends.torch.places import Places
 from backends.torch.pool import KVPool
 
@@ -26,6 +26,10 @@ Capture = Callable[[Work], Work]
 
 _LEAST_REACH = 1024
 """Tokens that the shortest graphs can attend to; each next kind has four times as many."""
+
+
+_AHEAD = (_LEAST_REACH, 4 * _LEAST_REACH)
+"""Reaches that are recorded before they are needed."""
 
 
 def row_sizes(most: int) -> tuple[int, ...]:
@@ -106,6 +110,18 @@ class DecodeGraphs:
             graph.flat.copy_(packed.flat)
         self.replayed += 1
         return graph.replay()
+
+    def record_all(self, longest: int) -> None:
+        """Record steps of every size for sequences of up to `longest` tokens, or of a few thousand: before serving, since each
+        takes a part of a second. What is beyond is recorded when it first comes."""
+        nobody = np.zeros(0, np.int64)
+        none = Rows(nobody, nobody, nobody, nobody.astype(bool))
+        page = self._pool.page_size
+        reaches = {self._reach(-(-min(longest, length) // page)) for length in _AHEAD}
+        for size in reversed(self._sizes):  # the largest first: smaller ones find room in its memory
+            packed = pack(none.padded(size), self._places, page, every_row=True)
+            for pages in reaches:
+                self._graphs[size, pages] = self._record(packed, pages)
 
     def _reach(self, pages: int) -> int:
         """Pages of each table that a graph for rows of up to `pages` may read."""

@@ -84,6 +84,18 @@ def test_one_record_for_each_size_and_reach(model) -> None:
     assert graphs.recorded == 3 and graphs.replayed == 39
 
 
+def test_all_sizes_may_be_recorded_before_serving(model, folder) -> None:
+    """Nothing is recorded while requests are served, and what was recorded without any sequences serves them."""
+    rows = [{"prompt": 9 + 7 * i, "output": 20, "at": 2 * i} for i in range(5)]
+    served = Served(
+        model, traffic_of(rows), engine_config(max_num_seqs=5), max_len=90, capture=Recording(),
+        before=lambda served: served.executor.graphs.record_all(90),
+    )  # fmt: skip
+    check_all(served, folder)
+    graphs = served.executor.graphs
+    assert graphs.recorded == len(row_sizes(5)) == 4 and graphs.replayed > 20
+
+
 def test_records_are_made_anew_when_buffers_have_moved(model, folder) -> None:
     rows = [{"prompt": 10, "output": 30}, {"prompt": 10, "output": 30}]
 

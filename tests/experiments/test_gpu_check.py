@@ -1,0 +1,66 @@
+"""The script for a GPU, gone through on a CPU with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", minversion="2.0")
+pytest.importorskip("transformers")
+
+from experiments.gpu_check import Findings, main
+
+
+@pytest.mark.slow
+def test_a_dry_run_goes_through_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--dry-run", "--out", str(tmp_path)]) == 0, capsys.readouterr().out[-3000:]
+    said = capsys.readouterr().out
+    results = json.loads((tmp_path / "results.json").read_text("utf-8"))
+    sections = results["sections"]
+    assert not results["left_out"]
+    assert all(row["holds"] for row in sections["Kernels against plain torch"])
+    assert len(sections["Kernels against plain torch"]) > 80
+    assert [row["batch"] for row in sections["Decode steps"]] == [1, 2]
+    assert [row["tokens"] for row in sections["Prefill"]] == [16, 64]
+    served = [(row["engine"], row["requests at once"]) for row in sections["Serving"]]
+    assert served == [
+        ("ours, torch", 1),
+        ("ours, torch", 2),
+        ("transformers generate", 1),
+        ("transformers generate", 2),
+    ]
+    for row in (*sections["Decode steps"], *sections["Prefill"], *sections["Serving"]):
+        assert row["tokens/s"] > 0
+    page = (tmp_path / "results.md").read_text("utf-8")
+    assert {"card", "torch", "triton", "transformers", "date"} <= results["facts"].keys()
+    assert "| batch | context |" in page and results["facts"]["card"] in page and "Decode steps: batch 1" in said
+    assert (tmp_path / "run-2" / "report.html").is_file()
+
+
+def test_what_fails_or_finds_no_time_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    found = Findings(tmp_path, {"card": "none"}, time.monotonic() + 30)
+
+    def breaks() -> None:
+        raise RuntimeError("out of memory")
+
+    found.part("first", breaks)
+    found.part("second", lambda: found.add("Steps", {"batch": 1, "ms": 2.5, "other": float("nan")}))
+    found.part("third", breaks, least=60)
+    assert found.wrong
+    results = json.loads((tmp_path / "results.json").read_text("utf-8"))
+    assert results["left_out"] == ["first: RuntimeError: out of memory", "third: no time left"]
+    assert results["sections"] == {"Steps": [{"batch": 1, "ms": 2.5, "other": None}]}
+    page = (tmp_path / "results.md").read_text("utf-8")
+    assert "| 1 | 2.5 | – |" in page and "third: no time left" in page
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert main(["--out", str(tmp_path / "out")]) == 2
+    assert "no GPU" in capsys.readouterr().err and not (tmp_path / "out").exists()
