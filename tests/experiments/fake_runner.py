@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,26 +11,8 @@ import numpy as np
 from experiments.schema import Workload
 from reports.run_data import FINISHED, Requests, RunData, Timeline, TokenTimes
 
-TIMELINE = (
-    "running",
-    "waiting",
-    "swapped",
-    "kv_used",
-    "kv_cached",
-    "kv_reserved",
-    "kv_internal",
-    "kv_external",
-    "kv_free",
-    "steps",
-    "prefill_tokens",
-    "decode_tokens",
-    "output_tokens",
-    "arrivals",
-    "finished",
-    "refused",
-    "preemptions",
-    "cached_tokens",
-    "busy",
+TIMELINE = tuple(
+    each.name for each in fields(Timeline) if each.name not in ("width", "time") and each.default is MISSING
 )
 
 
@@ -56,7 +39,9 @@ class FakeRunner:
             "model": {"value": workload.model, "source": "user"},
             "seed": {"value": workload.seed, "source": "user"},
         }
-        return SimpleNamespace(workload=workload, cost=None, config=config, info={"name": workload.name, "seed": workload.seed})
+        return SimpleNamespace(
+            workload=workload, cost=None, config=config, info={"name": workload.name, "seed": workload.seed}
+        )
 
     def run(self, resolved: Any, *, stretch: bool = True, progress: Any = None) -> RunData:
         self.stretch = stretch

@@ -191,7 +191,9 @@ OTHERS = {
     "backend.device": Case(),
     "backend.base_url": Case(refused=(({}, "http://localhost:8000/v1"),)),
     "backend.api_key_env": Case(refused=(({}, "KEY"),)),
-    **{f"cost.{key}": Case() for key in ("model", "tables", "calibration", "routing_skew")},  # tests in test_cost_section.py
+    **{
+        f"cost.{key}": Case() for key in ("model", "tables", "calibration", "routing_skew")
+    },  # tests in test_cost_section.py
     "traffic.max_tokens": Case(("exact", {"fixed": 100}, {"multiple": 1.5}), RESERVING),
     "traffic.synthetic": Case(refused=(({}, {"requests": 3, "input_tokens": 5, "output_tokens": 5}),)),
     "traffic.trace.path": Case(("code.jsonl.gz", "agents.jsonl.gz")),

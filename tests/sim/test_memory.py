@@ -218,7 +218,9 @@ def test_windowed_layers_hold_the_window_only_where_the_engine_frees_the_rest():
 def test_each_engine_has_its_own_rule():
     model = load_model("gpt-oss-20b")
     full = model.kv_bytes_per_token("auto")
-    taken = {p: kv_token_bytes(model, preset_config(p, device_memory=80e9)) for p in ("sglang", "tensorrt-llm", "vllm-v0")}
+    taken = {
+        p: kv_token_bytes(model, preset_config(p, device_memory=80e9)) for p in ("sglang", "tensorrt-llm", "vllm-v0")
+    }
     assert taken == {"sglang": round(full * 0.9), "tensorrt-llm": full, "vllm-v0": full}
 
 

@@ -18,7 +18,9 @@ def beam(sample: int, prompt: int) -> Sequence:
     return Sequence(0, (Span(private_content(0), 0, prompt),), prompt, 1000, sample=sample)
 
 
-def search(width: int, prompt: int, steps: int, spread: float, seed: int = 0) -> tuple[PagedAllocator, list[Sequence], int]:
+def search(
+    width: int, prompt: int, steps: int, spread: float, seed: int = 0
+) -> tuple[PagedAllocator, list[Sequence], int]:
     """Run a search in which each new beam continues the parent of rank `i` with weight `spread ** i`.
 
     Returns:

@@ -128,9 +128,7 @@ def test_family_keys_are_checked(tmp_path, config, change, key):
     assert caught.value.place.key == key
 
 
-@pytest.mark.parametrize(
-    ("text", "match"), [("{", "not JSON"), ("[]", "JSON object"), ("\x00\xff", "config.json")]
-)
+@pytest.mark.parametrize(("text", "match"), [("{", "not JSON"), ("[]", "JSON object"), ("\x00\xff", "config.json")])
 def test_files_that_are_no_config(tmp_path, text, match):
     path = tmp_path / "config.json"
     path.write_text(text, encoding="latin-1")
@@ -160,7 +158,4 @@ def test_a_folder_without_config(tmp_path):
     ],
 )  # fmt: skip
 def test_quantization_sections(tmp_path, section, mode):
-    assert (
-        load_model(write(tmp_path / "m", LLAMA | {"quantization_config": section})).native_quantization
-        == mode
-    )
+    assert load_model(write(tmp_path / "m", LLAMA | {"quantization_config": section})).native_quantization == mode

@@ -84,9 +84,7 @@ def test_eight_billion_in_three_precisions():
 
 def test_native_quantization_decides_auto():
     assert load_model("gpt-oss-20b").weight_bytes() < load_model("gpt-oss-20b").weight_bytes("bf16") / 2.5
-    assert load_model("gpt-oss-20b").weight_bytes() == pytest.approx(
-        13.8e9, rel=0.02
-    )  # the checkpoint's size
+    assert load_model("gpt-oss-20b").weight_bytes() == pytest.approx(13.8e9, rel=0.02)  # the checkpoint's size
     assert load_model("DeepSeek-V3").weight_bytes() == pytest.approx(672e9, rel=0.02)
 
 

@@ -123,6 +123,4 @@ def test_dotted_paths(monkeypatch):
     assert load_kv_mode("my_modes:Cache").bits == 4
     with pytest.raises(InputError, match="expected a WeightMode"):
         load_weight_mode("my_modes:Wrong")
-    assert load_model("Llama-3-8B").weight_bytes("my_modes:Tiny") < load_model("Llama-3-8B").weight_bytes(
-        "awq-int4"
-    )
+    assert load_model("Llama-3-8B").weight_bytes("my_modes:Tiny") < load_model("Llama-3-8B").weight_bytes("awq-int4")
