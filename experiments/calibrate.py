@@ -226,12 +226,22 @@ def _sections(
     }  # fmt: skip
 
 
-def calibration_text(gpu: str, engine: str, refits: Sequence[Refit], serving: ServingFit | None) -> str:
-    """The file that `cost: {calibration: …}` names."""
+def calibration_text(
+    gpu: str, engine: str, refits: Sequence[Refit], serving: ServingFit | None, before: Path | None = None
+) -> str:
+    """The file that `cost: {calibration: …}` names.
+
+    Args:
+        before: the file that the workload names already; what was not fitted anew is taken from it.
+    """
     from sim.cost.calibrate import sections_of
+    from sim.cost.constants import read_sections
     from sim.cost.write import constants_text
 
-    sections = sections_of([refit for refit in refits if refit.taken])
+    sections = read_sections(before) if before is not None else {}
+    for name, body in sections_of([refit for refit in refits if refit.taken]).items():
+        kinds = sections.get(name)
+        sections[name] = kinds | body if isinstance(kinds, dict) and isinstance(body, dict) else body
     if serving is not None:
         sections |= serving.sections
     head = (

@@ -11,7 +11,7 @@ import typer
 from experiments.cli import options
 
 if TYPE_CHECKING:
-    from experiments.calibrate import ServingFit
+    from experiments.calibrate import Load, ServingFit
     from sim.cost.calibrate import Refit
 
 
@@ -51,7 +51,7 @@ def calibrate(
       bench calibrate --run loads.csv --workload chat.yaml
       bench calibrate timings.csv --run loads.csv --workload chat.yaml -o mine.toml
     """
-    from experiments.calibrate import calibrate_serving, calibration_text, read_loads
+    from experiments.calibrate import calibration_text, read_loads
     from sim.cost.assemble import check_engine
     from workloads.errors import InputError, OutputError, Place
 
@@ -61,6 +61,7 @@ def calibrate(
         raise InputError("--run and --workload belong together: the loads, and the file that describes the deployment")
     if out.exists() and not overwrite:
         raise InputError("is already there", place=Place(file=str(out)), hint="--overwrite replaces it")
+    before = None
     if workload is not None:
         from experiments import runner
 
@@ -68,15 +69,16 @@ def calibrate(
         if resolved.gpu is None:
             raise InputError("a real backend has no cost model", place=Place(file=str(workload), key="backend.name"))
         gpu, engine = gpu or resolved.gpu.name, engine or check_engine(resolved.engine)
+        before = resolved.workload.cost.build_arguments(resolved.workload.folder).get("constants")
     if gpu is None:
         raise InputError("which GPU?", hint="--gpu NAME, see `bench list gpus`")
-    refits, notes = _operators(timings or [], gpu, engine or "vllm")
+    engine = engine or "vllm"
+    refits, notes = _operators(timings or [], gpu, engine)
     serving = None
     if run is not None and workload is not None:
-        serving = calibrate_serving(
-            workload, read_loads(run), [*(settings or ()), *([f"backend.gpu={gpu}"] if gpu else [])]
-        )
-    text = calibration_text(gpu, engine or "vllm", refits, serving)
+        given = [*(settings or ()), f"backend.gpu={gpu}"]
+        serving = _served(workload, read_loads(run), given, calibration_text(gpu, engine, refits, None, before))
+    text = calibration_text(gpu, engine, refits, serving, before)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -89,6 +91,18 @@ def calibrate(
         )
         return
     _show(refits, serving, notes, out)
+
+
+def _served(workload: Path, loads: list[Load], settings: list[str], text: str) -> ServingFit:
+    """Fits the deployment's times on top of the constants in `text`, those of the operators that were just refitted."""
+    from tempfile import TemporaryDirectory
+
+    from experiments.calibrate import calibrate_serving
+
+    with TemporaryDirectory() as folder:
+        constants = Path(folder) / "calibration.toml"
+        constants.write_text(text, encoding="utf-8")
+        return calibrate_serving(workload, loads, [*settings, f"cost.calibration={constants}"])
 
 
 def _operators(timings: list[Path], gpu: str, engine: str) -> tuple[list[Refit], list[str]]:

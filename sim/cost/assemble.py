@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sim.config import EngineConfig
 from sim.cost.carried import carried
 from sim.cost.constants import Constants, ElementwiseConstants
-from sim.cost.coverage import FIXED, THROUGH_HOST, deviation, outside, sentence
+from sim.cost.coverage import FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
 from sim.cost.experts import GroupedGemm
 from sim.cost.forms import section_of
 from sim.cost.operators import (
@@ -92,7 +92,7 @@ class Assembler:
         self.tp, self.pp, self.ep = parallel.tensor, parallel.pipeline, parallel.expert
         self.mode, note = weight_mode_for(config.quantization, model).on(gpu)
         self.kv: KVMode = kv_mode_for(config.kv.dtype, model.dtype)
-        unsure = outside(model, gpu, config, self.mode, table is not None)
+        unsure = outside(model, gpu, config, self.mode, table is not None or calibrated(constants))
         self.notes = ((note,) if note else ()) + sentence(unsure) + tuple(table.notes if table is not None else ())
         self.uncertainty: dict[str, float] = dict(FIXED)
         found = carried(gpu) if config.preset.startswith("vllm-v0") else None

@@ -256,6 +256,19 @@ def _parse(text: str, file: str) -> dict[str, Any]:
     return parsed
 
 
+def read_sections(path: str | Path) -> dict[str, Any]:
+    """The sections of a file of one's own, as `bench calibrate` writes it.
+
+    Raises:
+        InputError: an unreadable or malformed file, naming file and key.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read it: {getattr(error, 'strerror', error)}", place=Place(file=str(path))) from None
+    return {name: body for name, body in _parse(text, str(path)).items() if name not in ("gpu", "engine")}
+
+
 @cache
 def _bundled(gpu: str, engine: str) -> dict[str, Any] | None:
     path = files("sim") / "data" / "cost" / f"{gpu}.{engine}.toml"
@@ -315,11 +328,7 @@ def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) ->
         raise unknown_name("engine", engine, ENGINES)
     layers = _layers(gpu, engine)
     if path is not None:
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot read it: {error.strerror}", place=Place(file=str(path))) from None
-        layers.insert(0, _parse(text, str(path)) | {"engine": "", "gpu": ""})
+        layers.insert(0, read_sections(path) | {"engine": "", "gpu": ""})
     merged: dict[str, Any] = {}
     for layer in layers:
         for name in _SINGLE:

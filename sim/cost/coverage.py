@@ -59,6 +59,12 @@ def deviation(constants: Any, gpu: GPUSpec) -> float:
     return spread
 
 
+def calibrated(constants: Any) -> bool:
+    """Whether linear layers and attention were refitted to timings of the GPU at hand (`bench calibrate`)."""
+    sections = (constants.gemm, constants.decode, constants.prefill)
+    return all(any(kind.source.startswith("calibrated on") for kind in section.values()) for section in sections)
+
+
 def step_deviation(costs: Sequence[OperatorCost], deviations: Mapping[str, float]) -> float:
     """Relative deviation of a whole step: one error a class, classes independent of each other."""
     total = sum(cost.seconds for cost in costs)
@@ -75,7 +81,7 @@ def outside(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMo
     """What of a configuration was not validated, each with its nearest neighbour that was.
 
     Args:
-        mode: the weight mode as the device runs it. measured: a table of the user's own prices kernels.
+        mode: the weight mode as the device runs it. measured: a table or constants of the user's own price kernels.
     """
     found = []
     near = load_gpu(nearest_measured(gpu))

@@ -125,11 +125,13 @@ def read_timings(path: str | Path, *, gpu: str = "", engine: str = "") -> list[T
     named_gpu, named_engine = _from_path(path)
     default = (gpu or named_gpu, engine or named_engine)
     found: list[Timing] = []
-    columns: _Columns | None = None
+    known: dict[tuple, _Columns] = {}  # more than one where each operator spreads its shape into columns of its own
     for line, row in table_rows(path):
         row = _spread(row, path, line)
+        names = tuple(row)
+        columns = known.get(names)
         if columns is None:
-            columns = _Columns(row, path)
+            columns = known[names] = _Columns(row, path)
         if columns.vidur:
             found += _vidur(row, path, line, default[0])
         elif (timing := columns.timing(row, line, *default)) is not None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from math import log
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from experiments.calibrate import Load, calibrate_serving, read_loads
 from experiments.cli import app
 from sim.cost.constants import load_constants
 from sim.cost.forms import predict
-from sim.cost.timings import Timing
+from sim.cost.timings import SHAPES, Timing
 from sim.hardware import load_gpu
 from workloads.errors import InputError, Place
 
@@ -148,3 +149,79 @@ def test_what_belongs_together(tmp_path):
     assert bench("calibrate").exit_code == 2
     assert "--workload" in bench("calibrate", "--run", tmp_path / "l.csv").stderr
     assert "--gpu" in bench("calibrate", gemm_csv(tmp_path / "t.csv", 1.0)).stderr
+
+
+def serving_file(tmp_path: Path) -> Path:
+    path = tmp_path / "chat.yaml"
+    path.write_text(WORKLOAD.replace("h100-sxm", "l4").replace("Meta-Llama-3-8B", "Llama-3.2-1B"))
+    return path
+
+
+def test_a_served_run_is_fitted_on_top_of_the_operators_just_refitted(tmp_path):
+    """The deployment's operators are slower and its host is not: with timings the host's time stays, without it must grow."""
+    timings, chat = gemm_csv(tmp_path / "t.csv", 1.5), serving_file(tmp_path)
+    assert bench("calibrate", timings, "--gpu", "l4", "-o", tmp_path / "l4.toml").exit_code == 0
+    loads = tmp_path / "loads.csv"
+    lines = ["concurrency,ttft_ms,tpot_ms"]
+    for clients in (2, 4):
+        told = bench("run", chat, "--set", f"cost.calibration={tmp_path / 'l4.toml'}", "--set", f"load.concurrency={clients}",
+                     "-o", tmp_path / str(clients), "--json")  # fmt: skip
+        summary = json.loads(told.stdout)["summary"]
+        lines.append(f"{clients},{summary['mean_ttft_ms']},{summary['mean_tpot_ms']}")
+    loads.write_text("\n".join(lines) + "\n")
+
+    def host(*given: object) -> float:
+        done = bench(
+            "calibrate", *given, "--run", loads, "--workload", chat, "-o", tmp_path / "o.toml", "--json", "--overwrite"
+        )
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)["serving"]["host_ms"]
+
+    assert abs(host(timings)) < 0.05 < 0.3 < host()
+
+
+def test_what_the_workload_s_file_says_already_is_kept(tmp_path):
+    timings, chat = gemm_csv(tmp_path / "t.csv", 1.5), serving_file(tmp_path)
+    assert bench("calibrate", timings, "--gpu", "l4", "-o", tmp_path / "l4.toml").exit_code == 0
+    chat.write_text(chat.read_text() + "cost: {calibration: l4.toml}\n")
+    (tmp_path / "loads.csv").write_text("concurrency,tpot_ms\n2,20\n4,21\n")
+    done = bench("calibrate", "--run", tmp_path / "loads.csv", "--workload", chat, "-o", tmp_path / "both.toml")
+    assert done.exit_code == 0, done.output
+    before, after = (load_constants(load_gpu("l4"), "vllm", tmp_path / name) for name in ("l4.toml", "both.toml"))
+    assert after.gemm["bf16"] == before.gemm["bf16"]
+    assert after.host.error > 0
+    assert after.host != before.host
+
+
+def test_calibrating_narrows_the_interval_and_ends_the_warning(tmp_path):
+    gpu, lines, rng = load_gpu("l40s"), ["op,dtype,kv_dtype,shape,us"], random.Random(1)
+    constants = load_constants(gpu, "vllm")
+    for op, section, shapes in (
+        ("gemm", constants.gemm["bf16"], [(m, n, 4096) for m in (1, 16, 256, 2048) for n in (4096, 14336)]),
+        ("attn_decode", constants.decode["bf16"], [(b, s, 32, 8, 128) for b in (1, 8, 64) for s in (512, 4096)]),
+        ("attn_prefill", constants.prefill["bf16"], [(b, s, 32, 8, 128) for b in (1, 4) for s in (512, 1024, 4096)]),
+    ):
+        for shape in shapes:
+            kv = "" if op == "gemm" else "bf16"
+            timing = Timing(op, "bf16", kv, dict(zip(SHAPES[op], shape, strict=True)), 1.0, "", "", "", "", Place())
+            us = 1.4 * predict(timing, section, gpu) * rng.uniform(0.98, 1.02)
+            lines.append(f"{op},bf16,{kv},{'x'.join(map(str, shape))},{us}")
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    chat = tmp_path / "chat.yaml"
+    chat.write_text(WORKLOAD.replace("h100-sxm", "l40s"))
+
+    def ran(folder: str) -> dict:
+        done = bench("run", chat, "-o", tmp_path / folder, "--json")
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    before = ran("before")
+    done = bench("calibrate", tmp_path / "t.csv", "--gpu", "l40s", "-o", tmp_path / "l40s.toml")
+    assert done.exit_code == 0, done.output
+    chat.write_text(chat.read_text() + "cost: {calibration: l40s.toml}\n")
+    after = ran("after")
+    widths = [
+        log(high / low) for low, high in (r["summary"]["interval"]["figures"]["mean_tpot_ms"] for r in (before, after))
+    ]
+    assert widths[1] < 0.5 * widths[0]
+    assert [any("kernels of l40s" in w for w in r["warnings"]) for r in (before, after)] == [True, False]
