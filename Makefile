@@ -22,8 +22,9 @@ DEV := $(VENV)/.$(subst $(comma),-,$(EXTRAS))-installed
 run: $(CORE)
 	$(BIN)/bench run $(EXAMPLE) $(ARGS)
 
+# One thread: of tiny models more only wait for each other, for many times the processor time where cores are shared.
 test: $(DEV)
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
