@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,8 @@ from backends.ops.reference import FP8, ReferenceOperators
 
 _PLAIN = ReferenceOperators()
 _PAGE, _HEADS, _KV_HEADS, _DIM = 16, 8, 2, 128
-_MIX = ((1, 300), (1, 1), (1, 1500), (3, 21), (1, 17), (70, 300), (33, 33))
-"""(queries, cached tokens): decoding, drafts to verify, and pieces of prompts."""
+_MIX = ((1, 300), (1, 1), (1, 1500), (1, 0), (3, 21), (1, 17), (70, 300), (33, 33))
+"""(queries, cached tokens): decoding, padding, drafts to verify, and pieces of prompts."""
 
 
 class Check(NamedTuple):
@@ -30,18 +31,20 @@ class Check(NamedTuple):
         return self.error <= 1.0
 
 
-def check_round(ops: Operators, device: torch.device, dtype: torch.dtype, pages: torch.dtype) -> Iterator[Check]:
+def check_round(
+    ops: Operators, device: torch.device, dtype: torch.dtype, pages: torch.dtype, vocabulary: int = 32_000
+) -> Iterator[Check]:
     """Every operator once or twice.
 
     Args:
-        dtype: of activations. pages: of keys and values.
+        dtype: of activations. pages: of keys and values. vocabulary: token ids to draw from.
     """
     case = str(dtype)[6:] + ("" if pages == dtype else f", {str(pages)[6:]} pages")
     made = _Numbers(device, dtype)
     yield from (Check(name, case, error) for name, error in _pointwise(ops, made))
     yield from (Check(name, case, error) for name, error in _attention(ops, made, pages))
     yield from (Check(name, case, error) for name, error in _experts(ops, made))
-    yield from (Check(name, case, error) for name, error in _sampling(ops, made))
+    yield from (Check(name, case, error) for name, error in _sampling(ops, made, vocabulary))
 
 
 class _Numbers:
@@ -88,7 +91,7 @@ def _batch(device: torch.device) -> tuple[PackedBatch, int]:
     starts = np.concatenate(([0], np.cumsum(queries)))
     positions = np.concatenate([np.arange(length - count, length) for count, length in _MIX])
     owner = np.repeat(np.arange(len(_MIX)), queries)
-    slots = tables[owner, positions // _PAGE] * _PAGE + positions % _PAGE
+    slots = np.where(positions < 0, -1, tables[owner, positions // _PAGE] * _PAGE + positions % _PAGE)
     ids = np.zeros_like(positions)
     columns = (ids, positions, slots, starts, lengths, tables, starts[1:] - 1)
     return PackedBatch(*(torch.as_tensor(each, device=device) for each in columns), queries, lengths), len(order)
@@ -133,9 +136,9 @@ def _experts(ops: Operators, made: _Numbers) -> Iterator[tuple[str, float]]:
         yield f"experts, {tokens} tokens", _off(got, want, made.dtype, 8 if made.dtype != torch.float32 else 64)
 
 
-def _sampling(ops: Operators, made: _Numbers) -> Iterator[tuple[str, float]]:
+def _sampling(ops: Operators, made: _Numbers, vocabulary: int) -> Iterator[tuple[str, float]]:
     """Tokens that differ count as infinitely wrong."""
-    rows, vocabulary = 64, 32_000
+    rows = 64
     logits = made(rows, vocabulary, dtype=torch.float32) * 3
     count = torch.arange(rows, device=made.device)
     reals = torch.ones(3, rows, device=made.device)
@@ -146,6 +149,8 @@ def _sampling(ops: Operators, made: _Numbers) -> Iterator[tuple[str, float]]:
         "drawn": SamplingBatch(reals[0], count, reals[1], reals[2], *coordinates, False, False),
         "filtered": SamplingBatch(reals[0], count % 50, reals[1], reals[2], *coordinates, False, True),
     }
+    seen = {"penalty": reals[0] + 1, "seen_rows": count, "seen_ids": logits.argmax(-1)}
+    cases["penalised"] = replace(cases["greedy"], **seen)
     for name, how in cases.items():
         same = torch.equal(ops.sample(logits, how), _PLAIN.sample(logits, how))
         yield f"sampling, {name}", 0.0 if same else float("inf")

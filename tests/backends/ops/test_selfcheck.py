@@ -42,9 +42,9 @@ class WritesOneSlotTooFar(ReferenceOperators):
         return super().rope_and_cache(q, k, v, rotary, k_pages, v_pages, slots.roll(1), **options)
 
 
-class SkipsMinP(ReferenceOperators):
+class SkipsFilters(ReferenceOperators):
     def sample(self, logits, how):
-        return super().sample(logits, replace(how, min_p=how.min_p * 0))
+        return super().sample(logits, replace(how, filtered=False))
 
 
 class OneExpert(ReferenceOperators):
@@ -57,7 +57,7 @@ class OneExpert(ReferenceOperators):
     [
         (ForgetsTheLastKey, {"attention", "attention, cap", "attention, window"}), (ForgetsTheWindow, {"attention, window"}),
         (ForgetsTheWeight, {"rms_norm", "add_rms_norm"}), (WritesOneSlotTooFar, {"cache write"}),
-        (SkipsMinP, {"sampling, filtered"}), (OneExpert, {"experts, 1 tokens", "experts, 90 tokens"}),
+        (SkipsFilters, {"sampling, filtered"}), (OneExpert, {"experts, 1 tokens", "experts, 90 tokens"}),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

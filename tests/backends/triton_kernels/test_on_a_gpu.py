@@ -16,9 +16,10 @@ pytestmark = [
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("stored", ["as computed", "fp8"])
 def test_one_round(dtype, stored) -> None:
-    from exercise import exercise
-
+    from backends.ops.selfcheck import check_round
     from backends.triton.operators import TritonOperators
 
     fp8 = torch.float8_e4m3fn if torch.cuda.get_device_capability() >= (8, 9) else torch.float8_e5m2
-    exercise(TritonOperators("cuda"), "cuda", dtype, fp8 if stored == "fp8" else dtype, vocabulary=151_936)
+    pages = fp8 if stored == "fp8" else dtype
+    checks = list(check_round(TritonOperators("cuda"), torch.device("cuda"), dtype, pages, vocabulary=151_936))
+    assert all(check.holds for check in checks), [check for check in checks if not check.holds]
