@@ -80,7 +80,9 @@ def fit(model: Model, operators: list[OperatorTiming], steps: list[StepTiming]) 
     exposed, share = _two(measured - bare, moved, measured)
     priced, constants = cost(exposed, 1.0 / max(share, 1e-9))
     off = [abs(np.log(priced.step_seconds(shape) / seconds)) for shape, seconds in zip(shapes, measured, strict=True)]
-    return Profile(gpu, operators, steps, constants, float(np.median(off)))
+    error = float(np.median(off))
+    constants = replace(constants, host=replace(constants.host, error=round(error, 4)))
+    return Profile(gpu, operators, steps, constants, error)
 
 
 def _two(rest: np.ndarray, moved: np.ndarray, measured: np.ndarray) -> tuple[float, float]:

@@ -81,6 +81,7 @@ def explain(
     for shape, seconds, costs in steps:
         _step(console, shape, seconds, costs, sources, _uncertainty(resolved.cost, shape))
     _front_end(console, resolved.cost, sources)
+    _device(console, resolved.gpu, sources)
     console.print("\nwhere the figures are from")
     for source, number in sources.items():
         console.print(Text(f"[{number}] {source}"), soft_wrap=not console.is_terminal)
@@ -152,6 +153,15 @@ def _front_end(console: Console, cost: Any, sources: dict[str, int]) -> None:
     )
 
 
+def _device(console: Console, gpu: Any, sources: dict[str, int]) -> None:
+    """The data sheet that shares and bytes are of."""
+    peaks = ((mode, gpu.flops(mode)) for mode in ("bf16", "fp8", "int8", "fp4"))
+    rates = ", ".join(f"{flops / 1e12:,.0f} TFLOP/s {mode}" for mode, flops in peaks if flops)
+    number = sources.setdefault(gpu.source, len(sources) + 1)
+    link = f", {gpu.link_bandwidth / 1e9:,.0f} GB/s {gpu.link} each way" if gpu.link_bandwidth else ""
+    console.print(f"of {gpu.name}: {gpu.bandwidth / 1e9:,.0f} GB/s memory, {rates}{link} \\[{number}]")
+
+
 def _step(
     console: Console, shape: StepShape, seconds: float, costs: list[OperatorCost], sources: dict[str, int],
     uncertainty: float,
@@ -163,7 +173,7 @@ def _step(
     parts += [f"{new:,} prompt tokens are computed" for new, _ in shape.chunks]
     console.print(
         f"\na step in which {' and '.join(parts)}: {seconds * 1e3:.3f} ms"
-        + (f", ± {uncertainty:.0%} by the errors of its operators" if uncertainty else "")
+        + (f", ± {uncertainty:.0%} (standard deviation) by the errors of its operators" if uncertainty else "")
     )
     table = Table(box=None, pad_edge=False)
     for title in ("operator", "ms", "share", "times", "GFLOP", "MB", "bound by", "source"):
