@@ -12,6 +12,8 @@ EXAMPLE ?= workloads/examples/chat-h100.yaml
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Beforehand, so that the first run starts as quickly as the second, also where Python may not write byte code itself.
+COMPILE := $(BIN)/python -m compileall -q twinserve.py workloads sim backends reports experiments
 comma := ,
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.$(subst $(comma),-,$(EXTRAS))-installed
@@ -43,8 +45,10 @@ $(BIN)/python:
 
 $(CORE): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -q -c constraints.txt -e .
+	@$(COMPILE)
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -q -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(COMPILE)
 	@touch $@ $(CORE)
