@@ -43,7 +43,7 @@ def _gpu(cell: Cell) -> list[str]:
     if gpu.vendor == "nvidia":
         return []
     return [
-        f"no kernels were measured on {gpu.name}: efficiencies are those of an H100, and its software reached far less in 2024"
+        f"no kernels were measured on {gpu.name}: H100's, scaled by what was reported of AMD cards; older engines by served runs"
     ]
 
 
