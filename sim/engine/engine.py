@@ -275,7 +275,7 @@ class Engine:
         if not plan.stretched:
             return outcome
         head, tail = outcome.split()
-        self.recorder.watch(head.ends[-1], self.state)
+        self.recorder.watch_end(plan, max(start, self._busy_until), head.ends, self.state)
         self._flights[0] = (plan, head, start)
         self._flights.append((plan.last(len(outcome.ends)), tail, head.ends[-1]))
         plan.stretched = False
@@ -287,7 +287,7 @@ class Engine:
         if self._depth == 1:
             self._advance(plan, len(outcome.ends))
             if len(outcome.ends) > 1:
-                self.recorder.watch(outcome.ends[-1], self.state)
+                self.recorder.watch_end(plan, start, outcome.ends, self.state)
         self._commit(plan, outcome, start)
         return outcome.ends[-1]
 
@@ -357,6 +357,8 @@ class Engine:
         """Hand out tokens and let the finished go."""
         recorder = self.recorder
         ends = outcome.ends
+        if start < self._busy_until:  # it was launched while the plan before it ran
+            start = self._busy_until
         now = self._busy_until = ends[-1]
         after = plan.tick
         sampled = plan.cohort is not None

@@ -157,9 +157,19 @@ class Recorder:
                 self.departures.pack()
 
     def watch(self, now: float, state: EngineState) -> None:
-        """A stretch of steps begins or has ended, and nobody has left yet: note the state if it is time."""
+        """A stretch of steps begins: note the state if it is time."""
         if now >= self._next_sample:
             self.sample(now, state)
+
+    def watch_end(self, plan: StepPlan, start: float, ends, state: EngineState) -> None:
+        """A stretch of steps has ended, and nobody has left yet: note the state if it is time, the stretch counted in."""
+        if ends[-1] < self._next_sample:
+            return
+        self.sample(ends[-1], state)
+        last, steps = self.samples[-1], len(ends)
+        self.samples[-1] = last._replace(
+            steps=last.steps + steps, decode_rows=last.decode_rows + plan.rows * steps, busy=last.busy + ends[-1] - start
+        )
 
     def sample(self, now: float, state: EngineState) -> None:
         """Note the state of memory; when there are too many notes, drop every second and take fewer from then on."""

@@ -70,6 +70,15 @@ def test_a_closed_loop_keeps_its_clients_busy_and_has_no_more_of_them() -> None:
     assert max(inside) == 5
 
 
+@pytest.mark.parametrize("stretch", [True, False], ids=["stretches", "steps"])
+@pytest.mark.parametrize("preset", ["vllm", "vllm@0.8"])
+def test_an_engine_that_always_has_work_is_always_busy_and_never_more(preset: str, stretch: bool) -> None:
+    long = {"traffic.synthetic.requests": 60, "traffic.synthetic.output_tokens": 200, "engine.preset": preset}
+    data = runner.run(runner.resolve(workload({**long, "load": {"mode": "closed", "concurrency": 4}})), stretch=stretch)
+    assert summarize(data)["busy_share"] == pytest.approx(1.0, abs=0.01)
+    assert data.timeline.busy[2:].min() > 0.97, "no time is told as idle in one place and as doubly busy in another"
+
+
 def test_sessions_are_what_a_closed_loop_counts() -> None:
     r = run({**SESSIONS, "load": {"mode": "closed", "concurrency": 2}}).requests
     for start in np.sort(r.sent[r.turn == 0]):
