@@ -24,7 +24,7 @@ def run(
     Args:
         workload: a workload file, or one that `load_workload` has read.
         overrides: `key=value` texts that change keys of the file, as `--set` does; for a file only.
-        out: folder to write the run to, with its report; None keeps it in memory.
+        out: folder to write the run to, with its report and the ranges of its figures; None keeps it in memory, without.
         overwrite: replace a run that is already in `out`.
         stretch: take equal decode steps at once; the results are the same without, only later.
 
