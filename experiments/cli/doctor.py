@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -131,6 +132,11 @@ def _devices() -> list[Finding]:
     if names := missing():
         why = f"{', '.join(names)} not installed: {INSTALL}"
         return [simulated, Finding("backend torch", NOTE, why), Finding("backend triton", NOTE, why)]
+    if not _has_folder():  # torch's own libraries then end the process
+        return [
+            simulated,
+            Finding("backend torch", BAD, "torch cannot be used from a folder that is gone; cd elsewhere"),
+        ]
     try:
         import torch
 
@@ -139,6 +145,14 @@ def _devices() -> list[Finding]:
         return [simulated, _torch(bool(gpus)), _triton(bool(gpus)), *found]
     except Exception as error:  # a broken installation of torch fails in many ways, all worth saying
         return [simulated, Finding("backend torch", BAD, f"torch cannot be used: {type(error).__name__}: {error}")]
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _torch(gpu: bool) -> Finding:
