@@ -89,7 +89,13 @@ def _part(x: Tensor, part: QuantizedWeight | Dense) -> Tensor:
     if scales.shape[-1] > 1:  # scales change along K: there is no factor to take out of the sum
         wide = scales.repeat_interleave(part.activation.group, -1)[:, : x.shape[-1]]
         return F.linear(codes.float() * wide, dequantise(part)).to(x.dtype)
-    if part.group >= part.inputs and part.rows == 1 and part.order is None and part.sparse is None:
-        row = scales_of(part)
-        return (F.linear(codes.float(), decoded(part)) * scales * row.reshape(1, -1)).to(x.dtype)
+    if part.group >= part.inputs and part.order is None and part.sparse is None:
+        return (_product(codes, part) * scales * scales_of(part).reshape(1, -1)).to(x.dtype)
     return (F.linear(codes.float(), dequantise(part)) * scales).to(x.dtype)
+
+
+def _product(codes: Tensor, part: QuantizedWeight) -> Tensor:
+    """Codes [T, K] times the codes of a weight: [T, N] float32; exact for integers on the CPU."""
+    if codes.dtype == part.codes.dtype == torch.int8 and codes.device.type == "cpu" and not part.zero:
+        return torch._int_mm(codes, part.codes.t()).float()
+    return F.linear(codes.float(), decoded(part))

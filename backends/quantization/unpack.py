@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_AT_ONCE = 1 << 20
+"""Codes that are packed at a time."""
+
 
 def packed_words(count: int, bits: int) -> int:
     """32-bit words that `count` codes take."""
@@ -31,16 +34,31 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
 def pack(codes: Tensor, bits: int) -> Tensor:
     """Rows of codes [N, K] as int32 words [N, ceil(K × bits / 32)], least significant bits first; the rest is zeros.
 
+    Works through a few rows at a time, as the codes take many times the memory of the words meanwhile.
+
     Raises:
         ValueError: a code that does not fit into `bits`.
     """
     if codes.numel() and (int(codes.max()) >> bits or int(codes.min()) < 0):
         raise ValueError(f"codes between {int(codes.min())} and {int(codes.max())} do not fit into {bits} bits")
     rows, count = codes.shape
-    words = torch.zeros(rows, packed_words(count, bits) + 1, dtype=torch.int64, device=codes.device)
+    words = torch.empty(rows, packed_words(count, bits), dtype=torch.int32, device=codes.device)
+    step = max(1, _AT_ONCE // max(count, 1))
+    for first in range(0, rows, step):
+        words[first : first + step] = _pack(codes[first : first + step], bits)
+    return words
+
+
+def _pack(codes: Tensor, bits: int) -> Tensor:
+    count = codes.shape[1]
+    if 32 % bits == 0:
+        share = 32 // bits
+        shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=codes.device)
+        filled = torch.nn.functional.pad(codes, (0, -count % share)).to(torch.int32).unflatten(1, (-1, share))
+        return (filled << shifts).sum(-1, dtype=torch.int32)
+    words = torch.zeros(len(codes), packed_words(count, bits) + 1, dtype=torch.int64, device=codes.device)
     starts = torch.arange(count, device=codes.device) * bits
-    word, shift = starts // 32, starts % 32
-    placed = codes.to(torch.int64) << shift
-    words.index_add_(1, word, placed & 0xFFFFFFFF)
-    words.index_add_(1, word + 1, placed >> 32)
+    placed = codes.to(torch.int64) << (starts % 32)
+    words.index_add_(1, starts // 32, placed & 0xFFFFFFFF)
+    words.index_add_(1, starts // 32 + 1, placed >> 32)
     return words[:, :-1].to(torch.int32)
