@@ -193,13 +193,18 @@ def check_engine(draft: Draft, prepared: Prepared) -> None:
     Raises:
         InputError: the user asks for one of them.
     """
+    from backends.torch.pool import stored_dtype
+    from backends.weights.load import DTYPES
+
     spec = prepared.architecture.spec
     if draft["quantization"] not in ("auto", spec.dtype):
         draft.refuse(
             "quantization", f"weights in {draft['quantization']} cannot be run yet, only simulated", "write auto"
         )
-    if draft["kv.dtype"] not in ("auto", "bf16", "fp16", "fp32"):
-        draft.refuse("kv.dtype", f"KV in {draft['kv.dtype']} cannot be run yet, only simulated", "write auto")
+    try:
+        stored_dtype(draft["kv.dtype"], DTYPES[spec.dtype])
+    except InputError as error:
+        draft.refuse("kv.dtype", error.message, error.hint)
     for key in ("parallel.tensor", "parallel.pipeline", "parallel.expert"):
         if draft[key] > 1:
             draft.refuse(key, "a real model runs on one device here", "write 1, or use backend sim")
@@ -216,14 +221,17 @@ def check_engine(draft: Draft, prepared: Prepared) -> None:
 
 def budget_of(prepared: Prepared, engine: EngineConfig, room: Room, model: Model) -> MemoryBudget:
     """Measured memory in the form that the simulator's has."""
+    from backends.torch.pool import stored_dtype, stored_name
+
     spec = prepared.architecture.spec
     dtype = {2: spec.dtype if spec.dtype != "fp32" else "bf16", 4: "fp32"}[model.dtype.itemsize]
+    stored = stored_name(stored_dtype(engine.kv.dtype, model.dtype))
     return MemoryBudget(
         model=spec.name, gpu=prepared.described.name, rule=engine.kv.memory_rule, utilization=room.fraction, gpus=1,
         total_bytes=room.total, weight_bytes=room.weights, activation_bytes=room.activations, overhead_bytes=room.others,
         kv_bytes=room.kv, unused_bytes=max(room.total - room.weights - room.activations - room.others - room.kv, 0),
         bytes_per_token=room.per_token, block_size=room.block, blocks=room.tokens // room.block, kv_tokens=room.tokens,
-        max_model_len=context_limit(spec, engine), weights=dtype, kv_dtype=dtype, fixed=room.fixed,
+        max_model_len=context_limit(spec, engine), weights=dtype, kv_dtype=stored, fixed=room.fixed,
     )  # fmt: skip
 
 

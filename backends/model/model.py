@@ -12,6 +12,7 @@ from torch import Tensor
 from backends.model.architecture import Architecture
 from backends.model.parameters import Experts, Layer, Parameters
 from backends.ops.base import Operators, PackedBatch
+from backends.quantization.experts import quantized_experts
 
 
 class Model:
@@ -35,11 +36,12 @@ class Model:
         return self.parameters.embedding.dtype
 
     @torch.inference_mode()
-    def forward(self, batch: PackedBatch, cache: Tensor) -> Tensor:
+    def forward(self, batch: PackedBatch, cache: Tensor, scales: Tensor | None = None) -> Tensor:
         """Run a packed batch, writing keys and values of its tokens into the cache.
 
         Args:
             cache: [layers, 2, pages, page size, KV heads, head dim]; keys, then values.
+            scales: [layers, 2, pages, page size, KV heads] float16, of a cache in int8.
 
         Returns:
             Logits [R, vocabulary] in float32 for the batch's `sample_rows`.
@@ -52,7 +54,8 @@ class Model:
         for index, layer in enumerate(weights.layers):
             if index:
                 x, residual = ops.add_rms_norm(x, residual, layer.input_norm, architecture.eps)
-            x = self._attend(layer, x, rotary, batch, cache[index], architecture.windows[index])
+            how = {"kv_scales": layer.kv_scales if scales is None else tuple(scales[index])}
+            x = self._attend(layer, x, rotary, batch, cache[index], how, architecture.windows[index])
             x, residual = ops.add_rms_norm(x, residual, layer.post_norm, architecture.eps)
             x = self._feed_forward(layer, x)
         x, residual = ops.gather(x, batch.sample_rows), ops.gather(residual, batch.sample_rows)
@@ -60,21 +63,24 @@ class Model:
         return ops.logits(x, weights.head)
 
     def _attend(
-        self, layer: Layer, x: Tensor, rotary: tuple[Tensor, Tensor], batch: PackedBatch, pages: Tensor, window: int
-    ) -> Tensor:
+        self, layer: Layer, x: Tensor, rotary: tuple[Tensor, Tensor], batch: PackedBatch, pages: Tensor, how: dict,
+        window: int,
+    ) -> Tensor:  # fmt: skip
         ops, spec = self.operators, self.architecture.spec
         heads = ops.linear(x, layer.qkv).unflatten(-1, (-1, spec.head_dim))
         q, k, v = heads.split((spec.heads, spec.kv_heads, spec.kv_heads), dim=1)
         if layer.q_norm is not None:
             q = ops.rms_norm(q, layer.q_norm, self.architecture.eps)
             k = ops.rms_norm(k, layer.k_norm, self.architecture.eps)
-        q = ops.rope_and_cache(q, k, v, rotary, pages[0], pages[1], batch.slots)
-        mixed = ops.attention(q, pages[0], pages[1], batch, scale=spec.head_dim**-0.5, window=window)
+        q = ops.rope_and_cache(q, k, v, rotary, pages[0], pages[1], batch.slots, **how)
+        mixed = ops.attention(q, pages[0], pages[1], batch, scale=spec.head_dim**-0.5, window=window, **how)
         return ops.linear(mixed.flatten(1), layer.out)
 
     def _feed_forward(self, layer: Layer, x: Tensor) -> Tensor:
         ops, mlp = self.operators, layer.mlp
         if isinstance(mlp, Experts):
             top_k, renormalise = self.architecture.spec.experts_per_token, self.architecture.renormalise
+            if isinstance(mlp.down, tuple):
+                return quantized_experts(ops, x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
             return ops.experts(x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
         return ops.linear(ops.silu_mul(ops.linear(x, mlp.gate_up)), mlp.down)

@@ -25,16 +25,22 @@ class GatedMLP:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Routed SwiGLU experts: `gate_up` [experts, 2 × width, hidden], `down` [experts, hidden, width]."""
+    """Routed SwiGLU experts: `gate_up` [experts, 2 × width, hidden], `down` [experts, hidden, width].
+
+    Where they are quantized, each is a linear layer of its own.
+    """
 
     router: Dense
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Tensor | tuple[Linear, ...]
+    down: Tensor | tuple[Linear, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One transformer layer; `qkv` stacks query, key and value heads, `q_norm` and `k_norm` [head dim] may be missing."""
+    """One transformer layer; `qkv` stacks query, key and value heads, `q_norm` and `k_norm` [head dim] may be missing.
+
+    `kv_scales` divide keys and values in fp8, as a checkpoint says; of no account in other types.
+    """
 
     input_norm: Tensor
     qkv: Linear
@@ -43,6 +49,7 @@ class Layer:
     mlp: GatedMLP | Experts
     q_norm: Tensor | None = None
     k_norm: Tensor | None = None
+    kv_scales: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

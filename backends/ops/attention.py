@@ -7,48 +7,70 @@ influence.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from backends.ops.base import PackedBatch
+from backends.ops.int8_pages import dequantised_heads
 
 _TOGETHER = 32
 """Decoding sequences in one padded product; sorted by length first, so that the padding is small."""
 
 
 def paged_attention(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, scale: float, window: int, softcap: float
-) -> Tensor:
-    """See `backends.ops.base.Operators.attention`."""
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, scale: float, window: int, softcap: float,
+    head_scales: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:  # fmt: skip
+    """See `backends.ops.base.Operators.attention`; `head_scales` are those of int8 pages."""
     out = torch.zeros_like(q)
+    pages = _Pages(k_pages, None), _Pages(v_pages, None)
+    if head_scales is not None:
+        pages = _Pages(k_pages, head_scales[0]), _Pages(v_pages, head_scales[1])
     starts = np.concatenate(([0], np.cumsum(batch.queries)))
     single = np.flatnonzero((batch.queries == 1) & (batch.lengths > 0))
     single = single[np.argsort(batch.lengths[single], kind="stable")]
     for first in range(0, len(single), _TOGETHER):
         part = single[first : first + _TOGETHER]
         rows = torch.as_tensor(starts[part], device=q.device)
-        out[rows] = _decode(q[rows], k_pages, v_pages, batch, part, scale, window, softcap)
+        out[rows] = _decode(q[rows], pages, batch, part, scale, window, softcap)
     for index in np.flatnonzero((batch.queries > 1) & (batch.lengths > 0)).tolist():
         mine = slice(int(starts[index]), int(starts[index + 1]))
         table = batch.block_tables[index]
-        out[mine] = _prefill(q[mine], k_pages, v_pages, table, int(batch.lengths[index]), scale, window, softcap)
+        out[mine] = _prefill(q[mine], pages, table, int(batch.lengths[index]), scale, window, softcap)
     return out
 
 
+class _Pages(NamedTuple):
+    """Keys or values, and the scales of int8 ones."""
+
+    values: Tensor
+    scales: Tensor | None
+
+    def read(self, which: Tensor) -> Tensor:
+        """Pages `which` [...] in float32: [..., page size, KV heads, head dim]."""
+        if self.scales is not None:
+            return dequantised_heads(gathered(self.values, which), self.scales[which])
+        return gathered(self.values, which).float()
+
+
 def _prefill(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, table: Tensor, length: int, scale: float, window: int, softcap: float
+    q: Tensor, sides: tuple[_Pages, _Pages], table: Tensor, length: int, scale: float, window: int, softcap: float
 ) -> Tensor:
-    """One sequence's queries [n, heads, dim]."""
-    size = k_pages.shape[1]
-    pages = table[: -(-length // size)]
-    k, v = (gathered(side, pages).flatten(0, 1)[:length].float() for side in (k_pages, v_pages))
+    """One sequence's queries [n, heads, dim]. Keys that are behind the window of all of them are not read."""
+    size = sides[0].values.shape[1]
     count, heads, dim = q.shape
+    low = max(0, length - count + 1 - window) if window else 0
+    skipped = low // size
+    pages = table[skipped : -(-length // size)]
+    k, v = (side.read(pages).flatten(0, 1)[low - skipped * size : length - skipped * size] for side in sides)
     group = heads // k.shape[1]
     grouped = q.float().reshape(count, -1, group, dim)
     scores = _capped(torch.einsum("nhgd,mhd->hgnm", grouped, k) * scale, softcap)
     place = torch.arange(length - count, length, device=q.device)[:, None]
-    key = torch.arange(length, device=q.device)[None, :]
+    key = torch.arange(low, length, device=q.device)[None, :]
     hidden = key > place
     if window:
         hidden |= key <= place - window
@@ -57,10 +79,10 @@ def _prefill(
 
 
 def _decode(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, part: np.ndarray, scale: float, window: int, softcap: float
+    q: Tensor, sides: tuple[_Pages, _Pages], batch: PackedBatch, part: np.ndarray, scale: float, window: int, softcap: float
 ) -> Tensor:  # fmt: skip
     """One query each [n, heads, dim] of the sequences `part`."""
-    size = k_pages.shape[1]
+    size = sides[0].values.shape[1]
     index = torch.as_tensor(part, device=q.device)
     longest = int(batch.lengths[part].max())
     lengths = batch.kv_lengths[index][:, None]
@@ -71,7 +93,7 @@ def _decode(
     reach = torch.arange(-(-longest // size), device=q.device)[None, :]
     first = batch.block_tables[index, :1]
     pages = torch.where(reach * size < lengths, batch.block_tables[index, : reach.shape[1]], first)
-    k, v = (gathered(side, pages).flatten(1, 2)[:, :longest].float() for side in (k_pages, v_pages))
+    k, v = (side.read(pages).flatten(1, 2)[:, :longest] for side in sides)
     v = v.masked_fill(hidden[:, :, None, None], 0.0)  # a weight of 0 does not silence NaN
     count, heads, dim = q.shape
     grouped = q.float().reshape(count, k.shape[2], -1, dim)

@@ -6,18 +6,24 @@ implementation with kernels of its own has the same face and is tested against t
 Keys and values lie in *pages*: `[pages, page size, KV heads, head dim]`, one such tensor for keys and one for values in every
 layer. A *slot* is one token's place: page × page size + offset. Paged allocation has pages of a block; slots of single tokens
 (radix trees, slabs) are pages of one. Pages in fp8 (e4m3 or e5m2) hold values divided by a scale: one for keys, one for values.
+Pages in int8 hold, beside them, a scale for every head of every token: `[pages, page size, KV heads]` in float16, written with
+the values it belongs to.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
     from backends.quantization.base import QuantizedLinear
+
+
+KVScales: TypeAlias = "tuple[float, float] | tuple[Tensor, Tensor]"
+"""Of keys and of values: numbers for fp8 pages, tensors [pages, page size, KV heads] in float16 for int8 pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +119,15 @@ class Operators(Protocol):
 
     def rope_and_cache(
         self, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Tensor, Tensor], k_pages: Tensor, v_pages: Tensor, slots: Tensor,
-        *, kv_scales: tuple[float, float] = (1.0, 1.0),
+        *, kv_scales: KVScales = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
         """Rotate `q` [T, heads, dim] and `k` [T, KV heads, dim] (halves, not pairs: GPT-NeoX's layout), then write `k` and `v`
         to their slots; slot −1 is skipped. No slot may come twice.
 
         Args:
-            kv_scales: of keys and of values. Used by fp8 pages alone: what is written is divided by it, and cut off at the
-                largest value of the format.
+            kv_scales: of keys and of values. Used by fp8 and int8 pages alone. fp8: what is written is divided by it, and cut
+                off at the largest value of the format. int8: tensors, into which the largest absolute value of a head over 127
+                is written (see `backends.ops.int8_pages`).
 
         Returns:
             The rotated `q`.
@@ -128,7 +135,7 @@ class Operators(Protocol):
 
     def attention(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, *, scale: float, window: int = 0,
-        softcap: float = 0.0, kv_scales: tuple[float, float] = (1.0, 1.0),
+        softcap: float = 0.0, kv_scales: KVScales = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
         """Causal attention of `q` [T, heads, dim] to the pages of each token's own sequence.
 
@@ -138,7 +145,7 @@ class Operators(Protocol):
         Args:
             scale: factor on the products of queries and keys.
             softcap: if set, scores become `softcap × tanh(score / softcap)`.
-            kv_scales: of keys and of values, as they were written. Used by fp8 pages alone.
+            kv_scales: of keys and of values, as they were written. Used by fp8 and int8 pages alone.
 
         Returns:
             [T, heads, dim].

@@ -7,13 +7,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from backends.ops.attention import paged_attention
-from backends.ops.base import Dense, PackedBatch, SamplingBatch
+from backends.ops.base import Dense, KVScales, PackedBatch, SamplingBatch
 from backends.ops.choose import choose
+from backends.ops.int8_pages import quantised_heads
 from backends.quantization.base import QuantizedLinear
 from backends.quantization.dequantise import quantized_linear
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-"""Formats of pages that carry a scale."""
+"""Formats of pages with one scale for all of their keys, and one for all of their values."""
 
 
 class ReferenceOperators:
@@ -47,7 +48,7 @@ class ReferenceOperators:
 
     def rope_and_cache(
         self, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Tensor, Tensor], k_pages: Tensor, v_pages: Tensor, slots: Tensor,
-        *, kv_scales: tuple[float, float] = (1.0, 1.0),
+        *, kv_scales: KVScales = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
         k = _rotate(k, *rotary)
         kept = slots >= 0
@@ -55,14 +56,19 @@ class ReferenceOperators:
             k, v, slots = k[kept], v[kept], slots[kept]
         for pages, new, scale in zip((k_pages, v_pages), (k, v), kv_scales, strict=True):
             size = pages.shape[1]
-            stored = quantised(new, scale, pages.dtype) if pages.dtype in FP8 else new.to(pages.dtype)
+            if pages.dtype == torch.int8:
+                stored, scale[slots // size, slots % size] = quantised_heads(new)
+            else:
+                stored = quantised(new, scale, pages.dtype) if pages.dtype in FP8 else new.to(pages.dtype)
             _bits(pages)[slots // size, slots % size] = _bits(stored)
         return _rotate(q, *rotary)
 
     def attention(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, *, scale: float, window: int = 0,
-        softcap: float = 0.0, kv_scales: tuple[float, float] = (1.0, 1.0),
+        softcap: float = 0.0, kv_scales: KVScales = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
+        if k_pages.dtype == torch.int8:
+            return paged_attention(q, k_pages, v_pages, batch, scale, window, softcap, kv_scales)
         if k_pages.dtype not in FP8:
             return paged_attention(q, k_pages, v_pages, batch, scale, window, softcap)
         k_scale, v_scale = kv_scales

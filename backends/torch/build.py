@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from backends.torch.executor import TorchExecutor
 from backends.torch.kv import ALLOCATORS
+from backends.torch.pool import stored_dtype
 from sim.build import make_engine
 from sim.config import EngineConfig
 from sim.engine.engine import Engine
@@ -27,5 +28,8 @@ def make_torch_engine(
     allocator = ALLOCATORS.get(config.kv.allocator, config.kv.allocator)
     real = replace(config, kv=replace(config.kv, allocator=allocator))
     engine = make_engine(real, executor, capacity=capacity, max_len=max_len, host_tokens=host_tokens, stretch=False)
-    executor.attach(engine.state.allocator, config.depth, rows=config.scheduler.max_num_seqs, max_len=max_len)
+    executor.attach(
+        engine.state.allocator, config.depth, rows=config.scheduler.max_num_seqs, max_len=max_len,
+        stored=stored_dtype(config.kv.dtype, executor.model.dtype),
+    )  # fmt: skip
     return engine

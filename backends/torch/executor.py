@@ -92,19 +92,22 @@ class TorchExecutor:
         self._ahead = False
         self._said: dict[Sequence, int] = {}  # tokens of the last outcome
 
-    def attach(self, allocator: KVAllocator, depth: int = 1, *, rows: int = 0, max_len: int = 0) -> None:
+    def attach(
+        self, allocator: KVAllocator, depth: int = 1, *, rows: int = 0, max_len: int = 0, stored: torch.dtype | None = None
+    ) -> None:  # fmt: skip
         """Make room for the keys and values that `allocator` shares out, and read its block tables from now on.
 
         Args:
             depth: plans that may be in flight.
             rows, max_len: sequences of a step and tokens of one, at most, where that is known: it saves growing later.
+            stored: type of keys and values; None: the model's.
         """
         spec = self.model.architecture.spec
         size = allocator.block_size
         self._ahead = depth > 1
         pages = allocator.capacity // size
-        self.pool = KVPool(spec, pages + 1, size, self.model.dtype, self.model.device)
-        self.pool.cache[:, :, pages] = 0.0
+        self.pool = KVPool(spec, pages + 1, size, stored or self.model.dtype, self.model.device)
+        self.pool.clear(pages)
         self.places = Places(self.model.device, pages, rows + 64, -(-max_len // size) or 1)
         self._rows = RowMaker(self.book, self.places, allocator, self._seed)
         if isinstance(allocator, TokenPagedAllocator | TokenRadixAllocator):
@@ -240,7 +243,7 @@ class TorchExecutor:
         logits = (
             self.graphs.run(packed)[:draws]
             if recorded
-            else self.model.forward(packed.batch(self.places), self.pool.cache)
+            else self.model.forward(packed.batch(self.places), self.pool.cache, self.pool.scales)
         )
         if self.keep_logits:
             self.logits = logits.clone()

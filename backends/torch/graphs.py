@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -92,6 +93,7 @@ class DecodeGraphs:
         self._capture = capture
         self._sizes = row_sizes(most)
         self._graphs: dict[tuple[int, int], _Recorded] = {}
+        self._logits: Tensor | None = None  # of all graphs: what each kept for itself would add up to gigabytes
         self.recorded = self.replayed = 0
 
     def rows(self, wanted: int) -> int:
@@ -100,7 +102,7 @@ class DecodeGraphs:
         return self._sizes[index] if index < len(self._sizes) else 0
 
     def run(self, packed: Packed) -> Tensor:
-        """Logits [rows, vocabulary] of a step whose rows have one token each, and all a sample row."""
+        """Logits [rows, vocabulary] of a step whose rows have one token each, and all a sample row; until the next run."""
         places = self._places
         size, pages = packed.layout.rows, self._reach(packed.pages)
         graph = self._graphs.get((size, pages))
@@ -114,14 +116,35 @@ class DecodeGraphs:
     def record_all(self, longest: int) -> None:
         """Record steps of every size for sequences of up to `longest` tokens, or of a few thousand: before serving, since each
         takes a part of a second. What is beyond is recorded when it first comes."""
+        for size, pages in self._ahead(longest):
+            self._graphs[size, pages] = self._record(self._dead(size), pages)
+
+    def estimate(self, longest: int, taken: Callable[[], int]) -> int:
+        """Bytes that `record_all` would take of the device: measured on the first two, since all after the first find room in
+        its memory and take but their own launches.
+
+        Args:
+            taken: bytes in use on the device now.
+        """
+        ahead = self._ahead(longest)
+        marks = [taken()]
+        for size, pages in ahead[:2]:
+            self._graphs[size, pages] = self._record(self._dead(size), pages)
+            marks.append(taken())
+        first, *second = (max(after - before, 0) for before, after in pairwise(marks))
+        return first + sum(second) * (len(ahead) - 1)
+
+    def _ahead(self, longest: int) -> list[tuple[int, int]]:
+        """Rows and pages a table of what is recorded beforehand, largest first."""
+        page = self._pool.page_size
+        reaches = sorted({self._reach(-(-min(longest, length) // page)) for length in _AHEAD}, reverse=True)
+        return [(size, pages) for size in reversed(self._sizes) for pages in reaches]
+
+    def _dead(self, size: int) -> Packed:
+        """A step of so many dead rows."""
         nobody = np.zeros(0, np.int64)
         none = Rows(nobody, nobody, nobody, nobody.astype(bool))
-        page = self._pool.page_size
-        reaches = {self._reach(-(-min(longest, length) // page)) for length in _AHEAD}
-        for size in reversed(self._sizes):  # the largest first: smaller ones find room in its memory
-            packed = pack(none.padded(size), self._places, page, every_row=True)
-            for pages in reaches:
-                self._graphs[size, pages] = self._record(packed, pages)
+        return pack(none.padded(size), self._places, self._pool.page_size, every_row=True)
 
     def _reach(self, pages: int) -> int:
         """Pages of each table that a graph for rows of up to `pages` may read."""
@@ -135,8 +158,18 @@ class DecodeGraphs:
         ones = np.ones(layout.rows, np.int64)
         lengths = np.full(layout.rows, pages * self._pool.page_size)  # the most that any row may come to have
 
+        logits = self._room_for_logits()[: layout.rows]
+
         def work() -> Tensor:
-            return self._model.forward(layout.batch(flat, places, ones, lengths, pages), self._pool.cache)
+            batch = layout.batch(flat, places, ones, lengths, pages)
+            return logits.copy_(self._model.forward(batch, self._pool.cache, self._pool.scales))
 
         self.recorded += 1
         return _Recorded(flat, self._capture(work), places.moves)
+
+    def _room_for_logits(self) -> Tensor:
+        """[rows of the largest graph, vocabulary]: every replay leaves its logits at the beginning."""
+        if self._logits is None:
+            shape = self._sizes[-1], self._model.architecture.spec.vocab
+            self._logits = torch.empty(shape, dtype=torch.float32, device=self._model.device)
+        return self._logits

@@ -79,6 +79,7 @@ class LLM:
         max_model_len: longest prompt plus answer; 0 = the model's own limit.
         kv_tokens: tokens of KV; 0 = what the memory holds.
         max_num_seqs, max_num_batched_tokens: of a step; 0 = the preset's.
+        kv_cache_dtype: of keys and values: `auto` is the model's, or `fp8`, `fp8-e5m2`, `int8`, ….
 
     Raises:
         InputError: no such model, packages that are missing, or too little memory.
@@ -87,7 +88,7 @@ class LLM:
     def __init__(
         self, model: str | Path, *, load: str = "auto", dtype: str = "auto", device: str = "auto", backend: str = "torch",
         seed: int = 0, preset: str = "vllm", max_model_len: int = 0, kv_tokens: int = 0, max_num_seqs: int = 0,
-        max_num_batched_tokens: int = 0, enable_prefix_caching: bool = True,
+        max_num_batched_tokens: int = 0, enable_prefix_caching: bool = True, kv_cache_dtype: str = "auto",
     ) -> None:  # fmt: skip
         need_torch("LLM")
         from backends.torch.build import make_torch_engine
@@ -112,7 +113,7 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens or base.scheduler.max_num_batched_tokens,
         )  # fmt: skip
         caching = base.kv.prefix_caching and enable_prefix_caching
-        kv = replace(base.kv, capacity_tokens=kv_tokens, prefix_caching=caching)
+        kv = replace(base.kv, capacity_tokens=kv_tokens, prefix_caching=caching, dtype=kv_cache_dtype)
         depth = base.depth if where.type == "cuda" else 1  # a CPU computes nothing beside itself
         config: EngineConfig = replace(base, scheduler=scheduler, kv=kv, depth=depth, max_model_len=max_model_len)
         room = measure_room(self._model, config)

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from backends.model.model import Model
+from backends.torch.graphs import CudaCapture, DecodeGraphs
 from backends.torch.pack import bare_batch
-from backends.torch.pool import KVPool
+from backends.torch.places import Places
+from backends.torch.pool import KVPool, stored_dtype, token_bytes
 from backends.weights.device import GIB, Memory, device_name, memory
 from sim.config import EngineConfig
 from sim.memory import activation_bytes, context_limit, static_fraction
@@ -25,7 +27,8 @@ _WARM_TOKENS = 64
 class Room(NamedTuple):
     """The memory of a device, in bytes; `tokens` of KV are shared out, in whole blocks.
 
-    `others` is what neither weights nor activations nor KV take. `fixed`: the user said how many.
+    `activations`: with recorded decode steps. `others` is what neither of these nor weights nor KV take. `fixed`: the user said
+    how many tokens.
     """
 
     total: int
@@ -53,11 +56,6 @@ def describe(device: torch.device) -> Device:
     return Device(name, memory(device).total if device.type == "cuda" else min(memory(device).total, 16 * GIB))
 
 
-def token_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of KV a token."""
-    return 2 * spec.layers * spec.kv_heads * spec.head_dim * dtype.itemsize
-
-
 def measure_room(model: Model, config: EngineConfig) -> Room:
     """Size the KV pool: what `kv.capacity_tokens` says, or what a dummy run of the largest step leaves.
 
@@ -70,9 +68,9 @@ def measure_room(model: Model, config: EngineConfig) -> Room:
     """
     spec = model.architecture.spec
     weights = sum(each.nbytes for each in _tensors(model))
-    per_token = token_bytes(spec, model.dtype)
+    per_token = token_bytes(spec, stored_dtype(config.kv.dtype, model.dtype))
     block = 1 if config.kv.allocator == "contiguous" else max(config.kv.block_size, 1)
-    activations, others = _measure(model, config, block, weights)
+    activations, others = _measure(model, config, block)
     now = memory(model.device)
     if config.kv.capacity_tokens:
         return _fixed(config, now, weights, activations, others, per_token, block)
@@ -96,7 +94,8 @@ def check_room(spec: ModelSpec, dtype: torch.dtype, device: torch.device, config
     """
     if config.kv.capacity_tokens:
         return
-    now, longest, per_token = memory(device), context_limit(spec, config), token_bytes(spec, dtype)
+    now, longest = memory(device), context_limit(spec, config)
+    per_token = token_bytes(spec, stored_dtype(config.kv.dtype, dtype))
     weights, activations = spec.params_total * dtype.itemsize, activation_bytes(spec, config) * dtype.itemsize // 2
     pool = max(now.free - weights - activations, 0)
     if pool < longest * per_token:
@@ -142,33 +141,54 @@ def _pool(
     return fraction, min(budget if config.kv.memory_rule == "static" else budget - activations, left)
 
 
-def _measure(model: Model, config: EngineConfig, block: int, weights: int) -> tuple[int, int]:
-    """Run a dummy step: bytes that activations take at their peak, and bytes that others have on the device."""
+def _measure(model: Model, config: EngineConfig, block: int) -> tuple[int, int]:
+    """Run a dummy step and record decode steps: bytes that activations take at their peak with what records take, and bytes
+    that others have on the device."""
     spec = model.architecture.spec
     seats, longest = config.scheduler.max_num_seqs, context_limit(spec, config)
+    stored = stored_dtype(config.kv.dtype, model.dtype)
     if model.device.type == "cpu":
-        dummy_step(model, min(_WARM_TOKENS, longest), 1, block)
+        dummy_step(model, min(_WARM_TOKENS, longest), 1, block, stored)
         return activation_bytes(spec, config) * model.dtype.itemsize // 2, 0
     tokens = min(config.scheduler.max_num_batched_tokens, seats * longest)
     torch.cuda.reset_peak_memory_stats(model.device)
     before = torch.cuda.memory_allocated(model.device)
-    dummy_step(model, tokens, min(seats, tokens), block)
+    dummy_step(model, tokens, min(seats, tokens), block, stored)
     torch.cuda.synchronize(model.device)
     peak = torch.cuda.max_memory_allocated(model.device) - before
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(model.device)
-    return peak, max(total - free - torch.cuda.memory_reserved(model.device), 0)
+    others = max(total - free - torch.cuda.memory_reserved(model.device), 0)
+    if model.operators.recordable:
+        peak += _recorded_bytes(model, seats, longest, block, stored)
+    return peak, others
 
 
-def dummy_step(model: Model, tokens: int, rows: int, block: int) -> None:
-    """Compute prompts of `tokens` tokens together, and sample a token for each of `rows`."""
+def _recorded_bytes(model: Model, rows: int, longest: int, block: int, stored: torch.dtype) -> int:
+    """Bytes that recorded decode steps of up to `rows` rows take, beside what steps that are not recorded need."""
+
+    def taken() -> int:
+        torch.cuda.synchronize(model.device)
+        free, total = torch.cuda.mem_get_info(model.device)
+        return total - free
+
+    pool = KVPool(model.architecture.spec, 1, block, stored, model.device)
+    pool.clear(0)
+    places = Places(model.device, 0, rows + 1, -(-longest // block))
+    found = DecodeGraphs(model, pool, places, rows, CudaCapture()).estimate(longest, taken)
+    torch.cuda.empty_cache()
+    return found
+
+
+def dummy_step(model: Model, tokens: int, rows: int, block: int, stored: torch.dtype | None = None) -> None:
+    """Compute prompts of `tokens` tokens together, and sample a token for each of `rows`; keys and values in `stored`."""
     sizes = np.full(rows, tokens // rows)
     sizes[: tokens % rows] += 1
     longest = int(sizes.max())
-    pool = KVPool(model.architecture.spec, -(-longest // block), block, model.dtype, model.device)
+    pool = KVPool(model.architecture.spec, -(-longest // block), block, stored or model.dtype, model.device)
     tables = np.tile(np.arange(-(-longest // block)), (rows, 1))
     batch = bare_batch([0] * rows, sizes.tolist(), tables, block, model.device, live=False)
-    model.forward(batch, pool.cache).argmax(-1)
+    model.forward(batch, pool.cache, pool.scales).argmax(-1)
 
 
 def _tensors(model: Model) -> list[torch.Tensor]:

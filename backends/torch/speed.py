@@ -77,7 +77,7 @@ def decode_time(model: Model, batch: int, context: int) -> DecodeTime:
     full = np.ones(batch, np.int64)
     rows = Rows(np.arange(1, batch + 1), full * (context - 1), full, full.astype(bool))
     packed = pack(rows, places, _PAGE, every_row=True)
-    step = seconds_a_call(lambda: model.forward(packed.batch(places), pool.cache), device)
+    step = seconds_a_call(lambda: model.forward(packed.batch(places), pool.cache, pool.scales), device)
     recorded = float("nan")
     if device.type == "cuda" and model.operators.recordable:
         graphs = DecodeGraphs(model, pool, places, batch, CudaCapture())

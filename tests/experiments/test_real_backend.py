@@ -133,6 +133,18 @@ def test_hits_and_blocks_are_those_of_the_simulation(model: str, preset: str, po
     assert memory_after({"model": model, **changes}) == memory_after({"model": model, **changes, **SIMULATED})
 
 
+@pytest.mark.parametrize(("dtype", "head_bytes"), [("fp8", 1), ("int8", 1), ("bf16", 2)])
+def test_keys_and_values_in_other_types(model: str, dtype: str, head_bytes: int) -> None:
+    data = real(model, {"engine.kv.dtype": dtype, "traffic.synthetic.requests": 5})
+    assert (data.requests.status == FINISHED).all() and data.requests.cached_tokens.sum() >= 32
+    assert data.config["engine"]["kv"]["dtype"]["value"] == dtype
+    shape = json.loads((Path(model) / "config.json").read_text("utf-8"))
+    heads = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"]
+    scale = 2 if dtype == "int8" else 0
+    width = shape["hidden_size"] // shape["num_attention_heads"]
+    assert data.info["kv_bytes_per_token"] == heads * (width * head_bytes + scale)
+
+
 def memory_after(changes: dict):
     """What is where in the pool when all is served."""
     resolved = runner.resolve(workload(changes, TINY))
@@ -224,7 +236,7 @@ def test_a_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_that_a_real_engine_cannot_have_are_told(model: str) -> None:
     for key, value, said in (
         ("engine.quantization", "fp8", "cannot be run yet"),
-        ("engine.kv.dtype", "fp8", "cannot be run yet"),
+        ("engine.kv.dtype", "fp9", "unknown KV dtype 'fp9'"),
         ("engine.parallel.tensor", 2, "one device"),
         ("backend.name", "triton", "backend torch runs on the CPU"),
         ("sampling", {"stop": "x"}, "ignore_eos: false"),
@@ -240,6 +252,12 @@ def test_settings_that_a_real_engine_cannot_have_are_told(model: str) -> None:
                 {"model": model, "sampling": {"ignore_eos": False}, "engine.scheduler.policy": "shortest-job"}, TINY
             )
         )
+
+
+def test_a_kv_type_of_ones_own_is_only_simulated(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_kv.py").write_text("from sim.quantization import KVMode\nTWO = KVMode('int2', 2)\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    refused({"model": model, "engine.kv.dtype": "own_kv:TWO"}, "engine.kv.dtype", "KV in int2 can only be simulated")
 
 
 def _gpu() -> bool:

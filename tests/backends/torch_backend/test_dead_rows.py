@@ -29,12 +29,12 @@ class Watched(Model):
         super().__init__(model.architecture, model.parameters, model.operators)
         self.passes: list[tuple[int, int, int]] = []
 
-    def forward(self, batch, cache):
+    def forward(self, batch, cache, scales=None):
         decoding = batch.queries == 1
         self.passes.append((len(batch.ids), int(decoding.sum()), int(np.max(batch.lengths))))
         slots = batch.slots[batch.slots >= 0]
         assert len(slots) == len(slots.unique())
-        return super().forward(batch, cache)
+        return super().forward(batch, cache, scales)
 
 
 @pytest.mark.parametrize("allocator", ["contiguous", "paged", "radix"])
