@@ -7,13 +7,18 @@ import json
 import re
 import sys
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from experiments.schema import Workload
 from experiments.workload_file import Source, build_workload
 from workloads.errors import InputError, TargetError
 from workloads.registry import MARK, fault_of_plugin
+
+if TYPE_CHECKING:
+    from experiments.resolve import Resolved
+    from workloads.traffic import Traffic
 
 CODE = ("workloads", "sim", "backends", "experiments")
 
@@ -30,10 +35,12 @@ class PointTask:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a point: the summary of its run and the GPUs it had, or why it could not be run."""
+    """What became of a point: the summary of its run, the GPUs it had and its settings (dotted key → value), or why it could
+    not be run."""
 
     summary: dict = field(default_factory=dict)
     gpus: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
     error: str = ""
 
 
@@ -46,11 +53,13 @@ def run_point(task: PointTask) -> Outcome:
     """
     from experiments import runner
     from experiments.intervals import add_spread
+    from reports.fingerprint import settings
     from reports.metrics import summarize
     from reports.run_folder import write_run
 
     try:
         resolved = runner.resolve(build_workload(task.source))
+        share_traffic(resolved)
         data = runner.run(resolved, stretch=task.stretch)
     except (InputError, TargetError) as error:
         return Outcome(error=str(error))
@@ -65,7 +74,7 @@ def run_point(task: PointTask) -> Outcome:
     summary = summarize(data)
     add_spread(resolved, data, summary)
     write_run(data, task.folder, overwrite=True, summary=summary)
-    return Outcome(summary, data.info.get("gpus", 1))
+    return Outcome(summary, data.info.get("gpus", 1), settings(data.config))
 
 
 def ignore_interrupts() -> None:
@@ -73,6 +82,53 @@ def ignore_interrupts() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def start_worker() -> None:
+    """In a worker: Ctrl-C is the parent's to handle, and when the parent is gone, however it went, so is the worker."""
+    import multiprocessing
+    import os
+    import threading
+
+    ignore_interrupts()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def follow() -> None:
+            parent.join()
+            os._exit(1)  # a worker of a killed parent would wait for work for ever
+
+        threading.Thread(target=follow, daemon=True).start()
+
+
+def share_traffic(resolved: Resolved) -> None:
+    """Points that differ in the engine or in the load alone have the same requests: they are read or made once a process."""
+    if getattr(resolved, "real", None) is None and hasattr(resolved, "budget"):
+        workload, context = resolved.workload, resolved.budget.max_model_len
+        files = tuple((str(file), file.stat().st_mtime_ns) for file in _files(workload))
+        plain = json.dumps(workload.traffic.plain(), sort_keys=True, default=str)
+        resolved._traffic = _traffic(_Shared(plain, workload.seed, workload.name, context, files, workload))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What a traffic depends on, and the workload that it is made from."""
+
+    section: str
+    seed: int
+    name: str
+    context: int
+    files: tuple[tuple[str, int], ...]
+    workload: Workload = field(compare=False)
+
+
+@lru_cache(maxsize=2)
+def _traffic(key: _Shared) -> Traffic:
+    from experiments.traffic import make_traffic
+
+    traffic = make_traffic(key.workload, key.context)
+    traffic.validate()
+    return traffic
 
 
 def fingerprint(workload: Workload) -> str:

@@ -12,13 +12,14 @@ not run a second time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from experiments.folder_lock import alone_in
-from experiments.point import Outcome, PointTask, fingerprint, run_point
+from experiments.point import Outcome, PointTask, fingerprint
 from experiments.schema import Workload
 from experiments.workload_file import WorkloadErrors, point_workload
 from workloads.errors import InputError, OutputError
@@ -27,6 +28,8 @@ POINTS, SWEEP = "points", "sweep.json"
 DONE, FAILED = "done", "failed"
 
 OnPoint = Callable[[int, int, str], None]
+Runner = Callable[[dict[int, PointTask]], Iterable[tuple[int, Outcome]]]
+"""Runs tasks, by the number of their point, and gives each with what became of it, in the order in which they finish."""
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class Point:
         fingerprint: what its result depends on.
         folder: run folder, relative to the sweep's.
         status: `done`, `failed`, or "" while it has not run.   error: why it failed.
-        summary: figures of the run.   gpus: how many it ran on.
+        summary: figures of the run.   gpus: how many it ran on.   config: dotted key → value of every setting.
     """
 
     number: int
@@ -52,6 +55,7 @@ class Point:
     error: str = ""
     summary: dict = field(default_factory=dict)
     gpus: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -109,6 +113,7 @@ def run_sweep(
     workers: int = 1,
     stretch: bool = True,
     overwrite: bool = False,
+    ray: str | None = None,
     on_point: OnPoint = lambda done, total, name: None,
 ) -> SweepResult:
     """Run every point that is not there yet and write the sweep's files.
@@ -118,32 +123,52 @@ def run_sweep(
         workers: processes; 1 runs in this one. Backends on the wall clock need 1.
         stretch: False takes every engine step by itself.
         overwrite: run finished points again.
+        ray: run points on a Ray cluster: its address, or "local" for one on this machine. `workers` is the most at once
+            then, 1 leaving it to the cluster.
         on_point: called with (points finished, points in all, name of the latest).
 
     Raises:
         InputError: impossible points, or every point failed.
         OutputError: `out` holds something else, another sweep is writing there, or it cannot be written.
     """
-    if workers > 1 and workload.backend.name != "sim":
-        raise InputError(f"{workers} points at once would disturb each other on backend {workload.backend.name}")
+    if (workers > 1 or ray is not None) and workload.backend.name != "sim":
+        many = "points on a cluster" if ray is not None else f"{workers} points at once"
+        raise InputError(f"{many} would disturb each other on backend {workload.backend.name}")
     points = grid(workload)
     check_sweep_folder(out)
     with alone_in(out):
-        return _run_points(workload, points, out, workers, stretch, overwrite, on_point)
+        _clean(out)  # what a killed sweep left half-written
+        reused = _find_finished(points, out, overwrite)
+        _name_folders(points)
+        result = SweepResult(workload, out, points, reused=reused)
+        _run_points(result, _runner(ray, workers), stretch, on_point)
+    return result
 
 
-def _run_points(
-    workload: Workload, points: list[Point], out: Path, workers: int, stretch: bool, overwrite: bool, on_point: OnPoint
-) -> SweepResult:
-    reused = _find_finished(points, out, overwrite)
-    _name_folders(points)
-    result = SweepResult(workload, out, points, reused=reused)
+def _runner(ray: str | None, workers: int) -> Runner:
+    if ray is not None:
+        from experiments.sweep_ray import on_ray
+
+        return partial(on_ray, address=ray, most=workers if workers > 1 else None)
+    from experiments.sweep_pool import in_processes
+
+    return partial(in_processes, workers=workers)
+
+
+def _run_points(result: SweepResult, run: Runner, stretch: bool, on_point: OnPoint) -> None:
+    """Run what is not there yet, and write the sweep's files."""
+    points, out = result.points, result.folder
     todo = [point for point in points if not point.status]
+    tasks = {
+        point.number: PointTask(point.workload.source, out / point.folder, point.fingerprint, stretch) for point in todo
+    }
+    by_number = {point.number: point for point in todo}
     on_point(len(points) - len(todo), len(points), "")
     try:
-        for point, outcome in _results(todo, out, workers, stretch):
+        for number, outcome in run(tasks):
+            point = by_number[number]
             point.status, point.error = (FAILED, outcome.error) if outcome.error else (DONE, "")
-            point.summary, point.gpus = outcome.summary, outcome.gpus
+            point.summary, point.gpus, point.config = outcome.summary, outcome.gpus, outcome.config
             on_point(sum(bool(p.status) for p in points), len(points), short_name(point.values))
         result.complete = True
     except KeyboardInterrupt:
@@ -153,7 +178,6 @@ def _run_points(
     from experiments.sweep_files import write_sweep
 
     write_sweep(result)
-    return result
 
 
 def check_sweep_folder(out: Path) -> None:
@@ -186,6 +210,7 @@ def _find_finished(points: list[Point], out: Path, overwrite: bool) -> int:
     """Take over what an earlier sweep in `out` finished; how many points that are."""
     if overwrite:
         return 0
+    from reports.fingerprint import settings
     from reports.run_folder import read_head
 
     there: dict[str, tuple[str, dict]] = {}
@@ -202,6 +227,7 @@ def _find_finished(points: list[Point], out: Path, overwrite: bool) -> int:
         if point.fingerprint in there:
             point.folder, head = there[point.fingerprint]
             point.status, point.summary, point.gpus = DONE, head["summary"], head["info"]["gpus"]
+            point.config = settings(head["config"])
             reused += 1
     return reused
 
@@ -217,39 +243,6 @@ def _name_folders(points: list[Point]) -> None:
                 point.folder = name
             number = number + 1 if number >= len(points) else max(number + 1, len(points))
         taken.add(point.folder)
-
-
-def _results(todo: list[Point], out: Path, workers: int, stretch: bool) -> Iterator[tuple[Point, Outcome]]:
-    """Each point with what became of it, in the order in which they finish."""
-    tasks = {
-        point.number: PointTask(point.workload.source, out / point.folder, point.fingerprint, stretch) for point in todo
-    }
-    if workers == 1 or len(todo) < 2:
-        for point in todo:
-            yield point, run_point(tasks[point.number])
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-
-    from experiments.point import ignore_interrupts
-
-    before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        min(workers, len(todo)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=ignore_interrupts,
-    )
-    try:
-        futures = {pool.submit(run_point, tasks[point.number]): point for point in todo}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BaseException:
-        # Finished points are on disk; the others would only delay the answer to Ctrl-C.
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
-        raise
-    pool.shutdown()
 
 
 def _clean(out: Path) -> None:

@@ -7,7 +7,7 @@ pyarrow takes a while to import and is loaded on the first use.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +21,14 @@ _INT, _FLOAT, _TEXT = np.int64, np.float64, np.object_
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One file: its name and the dtype of every column."""
+    """One file: its name and the dtype of every column.
+
+    `since`: of columns that older runs lack, the schema version that brought them; all of them are floats, NaN where lacking.
+    """
 
     file: str
     columns: dict[str, type]
+    since: dict[str, int] = field(default_factory=dict)
 
 
 REQUESTS = Table(
@@ -45,6 +49,7 @@ TIMELINE = Table(
     | dict.fromkeys(("steps", "prefill_tokens", "decode_tokens", "output_tokens", "arrivals", "finished"), _INT)
     | dict.fromkeys(("refused", "preemptions", "cached_tokens"), _INT)
     | dict.fromkeys(("busy", *UNKNOWN_IN_SIMULATION), _FLOAT),
+    since=dict.fromkeys(UNKNOWN_IN_SIMULATION, 2),
 )
 TABLES = (REQUESTS, TOKENS, STEPS, TIMELINE)
 
@@ -89,8 +94,11 @@ def arrow_array(values: Sequence | np.ndarray, dtype: type, missing: Sequence[bo
     return pa.Array.from_buffers(pa.from_numpy_dtype(plain.dtype), len(plain), [valid, pa.py_buffer(plain)])
 
 
-def read_table(table: Table, folder: Path) -> dict[str, np.ndarray]:
+def read_table(table: Table, folder: Path, version: int) -> dict[str, np.ndarray]:
     """The columns of a file as arrays that may be written to.
+
+    Args:
+        version: of the schema that the folder was written in; columns that came later may be missing, and are NaN then.
 
     Raises:
         InputError: the file is missing, is not Parquet, or lacks a column.
@@ -105,17 +113,22 @@ def read_table(table: Table, folder: Path) -> dict[str, np.ndarray]:
     try:
         # a plain file, so that a folder named like "model=llama" is not taken for a partition
         with pq.ParquetFile(path) as file:
-            missing = [name for name in table.columns if name not in file.schema_arrow.names]
-            if missing:
+            there = [name for name in table.columns if name in file.schema_arrow.names]
+            absent = [name for name in table.columns if name not in there]
+            if missing := [name for name in absent if table.since.get(name, 0) <= version]:
                 raise InputError(
                     f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
                     place=place,
                     hint="the folder was written by another version; run the workload again",
                 )
-            read = file.read(columns=list(table.columns))
+            read = file.read(columns=there)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"is not a readable Parquet file ({error})", place=place) from error
-    return {name: _array(read.column(name), dtype, name, place) for name, dtype in table.columns.items()}
+    unknown = {name: np.full(read.num_rows, np.nan) for name in absent}
+    return {
+        name: unknown[name] if name in unknown else _array(read.column(name), dtype, name, place)
+        for name, dtype in table.columns.items()
+    }
 
 
 def _array(column: object, dtype: type, name: str, place: Place) -> np.ndarray:

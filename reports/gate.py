@@ -1,8 +1,9 @@
 """The gate: fail when a run is worse than its baseline by more than is tolerated.
 
-A metric fails when its mean is worse than the baseline's mean by more than the tolerance *and*, where there is more
-than one run on either side, the worsening is beyond what their own scatter explains (Student's t, one-sided, `alpha`).
-Simulated runs have no scatter, so one run a side is enough; for wall-clock runs make the baseline from several.
+A metric fails when its mean is worse than the baseline's mean by more than the tolerance *and*, where there is more than one
+run on either side, the worsening is beyond what their own scatter explains (the bootstrap interval of the change leaves
+"no change" out, see `reports.significance`). Simulated runs have no scatter, so one run a side is enough; for wall-clock runs
+make the baseline from several. Where the baseline has digests, the run must also be equal to it, column by column.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from reports.baseline import HIGHER, Expectation, Measured, measured, read_baseline, update_baseline
+from reports.baseline import EQUAL, HIGHER, Baseline, Expectation, measured, read_baseline, update_baseline
+from reports.digest import changed, column_digests
 from reports.run_data import RunData
-from reports.significance import p_value_of_increase
+from reports.run_folder import versions
+from reports.significance import change_interval
+from reports.subject import Subject
+from reports.traffic import differences
+from reports.wording import setting
 from workloads.errors import InputError, Place
 
-__all__ = ["Check", "GateResult", "gate", "update_baseline"]
+__all__ = ["Check", "Equality", "GateResult", "gate", "update_baseline"]
 
 ALPHA = 0.02
+_SIGN = {"higher": "-", "lower": "+", "equal": "+-"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +37,8 @@ class Check:
     Attributes:
         before, after: means; `after` is None when the run cannot tell it (which fails).
         change: (after - before) / |before|; None when before is 0 or after unknown.
-        tolerance: the worsening allowed, as a share.   better: "higher" | "lower".
-        p: chance that scatter alone gives such a worsening; None when unknown.
+        low, high: interval of the change, in the same share; None where scatter is not known.
+        tolerance: the worsening allowed, as a share.   better: "higher" | "lower" | "equal".
         passed, why: the verdict and a word on it.
     """
 
@@ -38,11 +46,40 @@ class Check:
     before: float
     after: float | None
     change: float | None
+    low: float | None
+    high: float | None
     tolerance: float
     better: str
-    p: float | None
     passed: bool
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """Whether a run is the baseline's to the last bit.
+
+    Attributes:
+        columns: how many were held against each other.   differ: those that differ, as "table.column".
+        versions: versions that differ, with (before, after); they may be why.
+    """
+
+    columns: int
+    differ: tuple[str, ...]
+    versions: dict[str, tuple]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every column is equal."""
+        return not self.differ
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        if self.passed:
+            return f"Equal to the baseline in all {self.columns} columns."
+        shown = ", ".join(self.differ[:4]) + (f" and {len(self.differ) - 4} more" if len(self.differ) > 4 else "")
+        other = ", ".join(f"{name} {a} then, {b} now" for name, (a, b) in self.versions.items())
+        return f"Not equal to the baseline: {shown} differ" + (f" ({other})." if other else ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +90,33 @@ class GateResult:
         checks: one a metric, in the baseline's order.
         changed_settings: keys whose value differs from the baseline's, with (before, after).
         runs, baseline_runs: how many runs stand on either side.
+        equality: of columns, where the baseline asks for it.
+        name: of the run.   baseline: the file.   reason: what the baseline says of itself.
     """
 
     checks: tuple[Check, ...]
     changed_settings: dict[str, tuple]
     runs: int
     baseline_runs: int
+    equality: Equality | None = None
+    name: str = ""
+    baseline: str = ""
+    reason: str = ""
 
     @property
     def passed(self) -> bool:
-        """Whether every metric passed."""
-        return all(check.passed for check in self.checks)
+        """Whether every metric passed, and the run is equal where it has to be."""
+        return all(check.passed for check in self.checks) and (self.equality is None or self.equality.passed)
 
     @property
     def exit_code(self) -> int:
         """0 when passed, else 1."""
         return 0 if self.passed else 1
+
+    def failed(self) -> list[str]:
+        """What failed, by name."""
+        names = [c.metric for c in self.checks if not c.passed]
+        return names + (["equality"] if self.equality is not None and not self.equality.passed else [])
 
     def rows(self) -> list[tuple[str, str, str, str, str, str]]:
         """The table as text: metric, baseline, now, change, allowed, verdict."""
@@ -77,8 +125,8 @@ class GateResult:
                 c.metric,
                 _figure(c.before),
                 "-" if c.after is None else _figure(c.after),
-                "-" if c.change is None else f"{c.change:+.2%}" if abs(c.change) < 10 else f"x {1 + c.change:,.0f}",
-                f"{'-' if c.better == HIGHER else '+'}{c.tolerance:.2%}",
+                _change(c),
+                f"{_SIGN[c.better]}{c.tolerance:.2%}",
                 ("ok" if c.passed else "FAIL") + (f": {c.why}" if c.why else ""),
             )
             for c in self.checks
@@ -100,20 +148,33 @@ class GateResult:
 
     def remarks(self) -> list[str]:
         """The verdict and what a reader should know beside it, a sentence each."""
-        failed = [c.metric for c in self.checks if not c.passed]
-        said = ["Gate passed." if self.passed else f"Gate failed: {', '.join(failed)}."]
+        said = ["Gate passed." if self.passed else f"Gate failed: {', '.join(self.failed())}."]
+        if self.equality is not None:
+            said.append(self.equality.sentence)
+        if any(c.low is not None for c in self.checks):
+            said.append(
+                f"{self.runs} runs against {self.baseline_runs}; ranges of changes hold with {1 - 2 * ALPHA:.0%}."
+            )
         if self.changed_settings:
-            keys = ", ".join(list(self.changed_settings)[:8])
-            more = len(self.changed_settings) - 8
-            said.append(f"Settings differ from the baseline's: {keys}{f' and {more} more' if more > 0 else ''}.")
+            keys = [f"{key} ({setting(a, 40)} -> {setting(b, 40)})" for key, (a, b) in self.changed_settings.items()]
+            more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+            said.append(f"Settings differ from the baseline's: {', '.join(keys[:8])}{more}.")
         return said
 
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready."""
+        from dataclasses import asdict
 
-def gate(run: RunData | dict | Sequence[RunData | dict], baseline: Path, *, alpha: float = ALPHA) -> GateResult:
+        return {"passed": self.passed, "failed": self.failed(), **asdict(self)}
+
+
+def gate(
+    run: RunData | dict | Subject | Sequence[RunData | dict | Subject], baseline: Path, *, alpha: float = ALPHA
+) -> GateResult:
     """Hold one run, or several repeats of it, against a baseline file.
 
     Args:
-        run: a run, the contents of its `run.json`, or several of either.
+        run: a run, the contents of its `run.json`, what another tool measured, or several of these.
         alpha: chance of a false alarm per metric where scatter is known.
 
     Raises:
@@ -121,40 +182,88 @@ def gate(run: RunData | dict | Sequence[RunData | dict], baseline: Path, *, alph
     """
     expected = read_baseline(baseline)
     runs = measured(run)
-    if runs[0].traffic != expected.traffic:
-        raise InputError(
-            f"run {runs[0].name!r} had other traffic ({runs[0].traffic}) than the baseline ({expected.traffic}), "
-            "so their figures cannot be compared",
-            place=Place(file=str(baseline), key="traffic"),
-            hint="run the baseline's workload, or update the baseline",
-        )
+    check_traffic(runs[0], expected, baseline)
     checks = tuple(_check(name, e, runs, alpha) for name, e in expected.metrics.items())
-    now = runs[0].config
-    changed = {
-        key: (expected.config.get(key), now.get(key))
-        for key in sorted({*expected.config, *now})
-        if expected.config.get(key) != now.get(key)
-    }
     sides = max(len(e.values) for e in expected.metrics.values())
-    return GateResult(checks, changed if expected.config else {}, len(runs), sides)
+    return GateResult(
+        checks, _changed_settings(expected, runs[0]), len(runs), sides, _equality(expected, runs, baseline),
+        runs[0].name, str(baseline), expected.reason,
+    )  # fmt: skip
 
 
-def _check(name: str, expected: Expectation, runs: list[Measured], alpha: float) -> Check:
+def check_traffic(run: Subject, expected: Baseline, baseline: Path) -> None:
+    """Refuse to hold a run against a baseline of other traffic.
+
+    Raises:
+        InputError: saying in what they differ.
+    """
+    found = differences(expected.traffic, run.traffic)
+    if not found:
+        return
+    keys = [
+        f"{key} {setting(a, 60)} -> {setting(b, 60)}" for key, (a, b) in _changed_settings(expected, run).items()
+        if key.split(".")[0] in ("traffic", "load", "seed", "model")
+    ]  # fmt: skip
+    said = "; ".join(found) + (f"; settings: {', '.join(keys[:6])}" if keys else "")
+    raise InputError(
+        f"run {run.name!r} had other traffic than the baseline, so their figures cannot be compared "
+        f"(baseline, then run: {said})",
+        place=Place(file=str(baseline), key="traffic"),
+        hint="run the baseline's workload, or update the baseline",
+    )
+
+
+def _changed_settings(expected: Baseline, run: Subject) -> dict[str, tuple]:
+    if not expected.config or not run.config:
+        return {}
+    before, now = expected.config, run.config
+    keys = [*before, *(key for key in now if key not in before)]
+    return {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
+
+
+def _equality(expected: Baseline, runs: list[Subject], baseline: Path) -> Equality | None:
+    if not expected.digests:
+        return None
+    place = Place(file=str(baseline), key="digests")
+    differ: dict[str, None] = {}
+    for run in runs:
+        if run.data is None:
+            raise InputError(
+                f"asks for equality, but {run.name!r} is a summary without requests", place=place,
+                hint="give a run folder, or update the baseline with --no-exact",
+            )  # fmt: skip
+        differ |= dict.fromkeys(changed(expected.digests, column_digests(run.data)))
+    now = versions()
+    other = {k: (v, now.get(k)) for k, v in expected.versions.items() if v != now.get(k)} if differ else {}
+    return Equality(len(expected.digests), tuple(differ), other)
+
+
+def _check(name: str, expected: Expectation, runs: list[Subject], alpha: float) -> Check:
     before = fmean(expected.values)
-    after = [run.summary.get(name) for run in runs]
-    if not all(isinstance(value, int | float) for value in after):
-        why = "the run does not tell it"
-        return Check(name, before, None, None, expected.tolerance, expected.better, None, False, why)
-    mean = fmean(after)
-    sign = -1.0 if expected.better == HIGHER else 1.0
-    worse = sign * (mean - before)
+    values = [run.summary.get(name) for run in runs]
+    better, tolerance = expected.better, expected.tolerance
+    if not all(isinstance(value, int | float) for value in values):
+        return Check(name, before, None, None, None, None, tolerance, better, False, "the run does not tell it")
+    after = fmean(values)
+    moved = after - before
+    worse = abs(moved) if better == EQUAL else -moved if better == HIGHER else moved
     # rounding of the last bits must not fail a tolerance of zero
-    beyond = worse > expected.tolerance * abs(before) + 1e-12 * abs(before)
-    p = p_value_of_increase([sign * v for v in expected.values], [sign * v for v in after])
-    scatter = beyond and p is not None and p > alpha
+    beyond = worse > tolerance * abs(before) + 1e-12 * abs(before)
+    ends = change_interval(expected.values, values, alpha)
+    scatter = beyond and ends is not None and ends[0] <= 0 <= ends[1] and ends[0] < ends[1]
+    change = moved / abs(before) if before else None
+    low, high = (end / abs(before) for end in ends) if ends and before else (None, None)
     why = "within the scatter of the runs" if scatter else ""
-    change = (mean - before) / abs(before) if before else None
-    return Check(name, before, mean, change, expected.tolerance, expected.better, p, not beyond or scatter, why)
+    return Check(name, before, after, change, low, high, tolerance, better, not beyond or scatter, why)
+
+
+def _change(check: Check) -> str:
+    if check.change is None:
+        return "-"
+    text = f"{check.change:+.2%}" if abs(check.change) < 10 else f"x {1 + check.change:,.0f}"
+    if check.low is None or check.high is None or max(abs(check.low), abs(check.high)) > 10:
+        return text
+    return f"{text} ({check.low:+.1%} .. {check.high:+.1%})" if check.low < check.high else text
 
 
 def _figure(value: float) -> str:

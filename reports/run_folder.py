@@ -27,7 +27,9 @@ from reports.run_check import check_columns, check_head
 from reports.run_data import Requests, RunData, Timeline, TokenTimes
 from workloads.errors import InputError, OutputError, Place
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1: the first. 2: the timeline has `device_seconds` and `host_seconds`."""
+_OLDEST = 1
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 RUN, REPORT = "run.json", "report.html"
 _KEYS = {
@@ -110,7 +112,7 @@ def read_run(path: Path) -> RunData:
     """
     folder = Path(path)
     head = read_head(folder)
-    columns = {table.file: read_table(table, folder) for table in TABLES}
+    columns = {table.file: read_table(table, folder, head["schema_version"]) for table in TABLES}
     data = RunData(
         requests=Requests(**columns[REQUESTS.file]),
         tokens=TokenTimes(**columns[TOKENS.file], **columns[STEPS.file]),
@@ -144,10 +146,11 @@ def read_head(path: Path) -> dict:
     except (ValueError, OSError) as error:
         raise InputError(f"is not readable JSON ({error})", place=place) from error
     version = head.get("schema_version") if isinstance(head, dict) else None
-    if version != SCHEMA_VERSION:
+    if type(version) is not int or not _OLDEST <= version <= SCHEMA_VERSION:
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         hint = "upgrade Twinserve to read it" if newer else "run the workload again to renew it"
-        raise InputError(f"has schema_version {version!r}, this version reads {SCHEMA_VERSION}", place=place, hint=hint)
+        reads = f"{_OLDEST} to {SCHEMA_VERSION}"
+        raise InputError(f"has schema_version {version!r}, this version reads {reads}", place=place, hint=hint)
     for key, kind in {**_KEYS, "summary": dict}.items():
         if not isinstance(head.get(key), kind):
             raise InputError("is missing or of the wrong type", place=Place(file=str(file), key=key))

@@ -20,12 +20,15 @@ the queue (a remote server), the number in flight stands for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from reports.concurrency import InFlight
 from reports.run_data import FINISHED, REFUSED, UNFINISHED, RunData
 
 _FACTS = ("growth_per_s", "growth_share", "served_per_s", "drain_s", "mean_queue_s", "mean_waiting")
+STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
 GROWTH, CHANCE, DRAIN, MATERIAL, BURST = 0.05, 2.5, 0.05, 0.1, 0.05
 CROWD = 0.02
 """Share of the longest queue above which the engine counts as full: a prompt on its way for a step is no queue."""
@@ -70,6 +73,32 @@ def saturation(data: RunData) -> dict:
         facts["growth_per_s"] = _growth(queue, sent)
         facts["growth_share"] = facts["growth_per_s"] / rate
     return _open(data, facts, service, window, burst, queue)
+
+
+def saturation_along(axis: str, names: Sequence[str], labels: Sequence[str], *, ordered: bool = True) -> str:
+    """One sentence or two on the runs of a sweep: where it is overloaded, where it is backlogged; "" where it is neither.
+
+    Args:
+        axis: what is swept.   names, labels: its value in every run, as text, and the run's label.
+        ordered: the axis drives the load, so that "from here on" makes sense.
+    """
+    told = []
+    for label, meaning in (
+        (OVERLOADED, "the queue grows for as long as requests come, and latencies say how long the run lasted"),
+        (BACKLOGGED, "requests queue, and a part of every latency is waiting"),
+    ):
+        found = [i for i, each in enumerate(labels) if each == label]
+        if not found:
+            continue
+        first, last = found[0], found[-1]
+        unbroken = len(found) == last - first + 1 and (last + 1 == len(labels) or labels[last + 1] == OVERLOADED)
+        if ordered and unbroken and len(found) > 1:
+            where = f"from {axis} {names[first]} {'on' if last + 1 == len(labels) else f'to {names[last]}'}"
+        else:
+            more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+            where = f"at {axis} {', '.join(names[i] for i in found[:8])}{more}"
+        told.append(f"{label.capitalize()} {where}: {meaning}.")
+    return " ".join(told)
 
 
 def _queue(data: RunData) -> tuple[InFlight, bool]:

@@ -9,14 +9,18 @@ from torch import Tensor
 
 from backends.model.architecture import Architecture
 from backends.ops.base import Dense
+from backends.quantization.base import QuantizedLinear
+
+Linear = Dense | QuantizedLinear
+"""A linear layer, quantized or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatedMLP:
     """A SwiGLU block: `gate_up` stacks gate and up, [2 × width, hidden]."""
 
-    gate_up: Dense
-    down: Dense
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,8 @@ class Layer:
     """One transformer layer; `qkv` stacks query, key and value heads, `q_norm` and `k_norm` [head dim] may be missing."""
 
     input_norm: Tensor
-    qkv: Dense
-    out: Dense
+    qkv: Linear
+    out: Linear
     post_norm: Tensor
     mlp: GatedMLP | Experts
     q_norm: Tensor | None = None

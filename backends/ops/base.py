@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from backends.quantization.base import QuantizedLinear
+
 
 @dataclass(frozen=True, slots=True)
 class Dense:
@@ -97,7 +99,7 @@ class Operators(Protocol):
     def gather(self, x: Tensor, rows: Tensor) -> Tensor:
         """Rows `rows` [R] of `x` [T, width]."""
 
-    def linear(self, x: Tensor, layer: Dense) -> Tensor:
+    def linear(self, x: Tensor, layer: Dense | QuantizedLinear) -> Tensor:
         """`x` times the layer's weight, plus its bias."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

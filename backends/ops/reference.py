@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from backends.ops.attention import paged_attention
 from backends.ops.base import Dense, PackedBatch, SamplingBatch
 from backends.ops.choose import choose
+from backends.quantization.base import QuantizedLinear
+from backends.quantization.dequantise import quantized_linear
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 """Formats of pages that carry a scale."""
@@ -25,7 +27,9 @@ class ReferenceOperators:
     def gather(self, x: Tensor, rows: Tensor) -> Tensor:
         return x.index_select(0, rows)
 
-    def linear(self, x: Tensor, layer: Dense) -> Tensor:
+    def linear(self, x: Tensor, layer: Dense | QuantizedLinear) -> Tensor:
+        if isinstance(layer, QuantizedLinear):
+            return quantized_linear(x, layer)
         return F.linear(x, layer.weight, layer.bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -27,11 +27,21 @@ def sweep(
     file: options.File,
     over: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="Sweep a key, such as load.concurrency=[1,2,4]. May be repeated."),
+        typer.Option(metavar="KEY=VALUES", help="Sweep a key, such as load.concurrency='1..64 log2'. May be repeated."),
     ] = None,
     out: options.Out = None,
     workers: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Points at once [default: all cores].")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Run points on a Ray cluster: ray://HOST:10001, HOST:6379, auto, or local."
+        ),
+    ] = None,
+    figures: Annotated[
+        list[str] | None,
+        typer.Option(metavar="svg|pdf|png", help="Also write every figure to DIR/figures. May be repeated."),
     ] = None,
     backend: options.Backend = None,
     gpu: options.Gpu = None,
@@ -46,18 +56,42 @@ def sweep(
 
     The grid is the `sweep:` section of the file, with what --over adds to it.
 
-    A sweep that was stopped goes on where it was when it is started again with the same --out. A point that cannot be
-    run (a model that does not fit) is marked as failed; the others go on.
+    VALUES are a list [1,2,4], values with commas between (vllm,sglang), a range (1..8, 32..256 step 32), a log range
+    (1..256 log2) or {from: 1, to: 64, points: 7, scale: log}. points.parquet has one row a point: every setting, every figure.
+
+    A sweep that was stopped, even killed, goes on where it was when it is started again with the same --out. A point that
+    cannot be run (a model that does not fit) is marked as failed; the others go on.
 
     \b
     Examples:
       bench sweep workload.yaml
-      bench sweep workload.yaml --over load.concurrency=[1,2,4,8,16,32,64] --out runs/curve
-      bench sweep workload.yaml --over traffic.trace.rate_scale='{log: [0.5, 8, 9]}' --over engine.preset=[vllm,sglang]
+      bench sweep workload.yaml --over load.concurrency='1..256 log2' --out runs/curve
+      bench sweep workload.yaml --over traffic.trace.rate_scale='{log: [0.5, 8, 9]}' --over engine.preset=vllm,sglang
+      bench sweep workload.yaml --over load.concurrency='1..64 log2' --figures svg --figures pdf
+      bench sweep workload.yaml --ray ray://head:10001
     """
+    kinds = _figure_kinds(figures)
     added = [f"sweep.{text}" for text in over or []]
     workload = options.load(file, [*(settings or []), *added], backend=backend, gpu=gpu, seed=seed)
-    run_and_show(workload, out, workers=workers, step=step, overwrite=overwrite, json=json, quiet=quiet)
+    run_and_show(
+        workload, out, workers=workers, step=step, overwrite=overwrite, json=json, quiet=quiet, ray=ray, figures=kinds
+    )
+
+
+def _figure_kinds(figures: list[str] | None) -> tuple[str, ...]:
+    """What `--figures` asked for, without doubles.
+
+    Raises:
+        InputError: there is no such kind.
+    """
+    from reports.html.sweep_export import KINDS
+    from workloads.errors import Place, unknown_name
+
+    asked = tuple(dict.fromkeys(part.strip().lower() for text in figures or [] for part in text.split(",")))
+    for kind in asked:
+        if kind not in KINDS:
+            raise unknown_name("kind of figure", kind, KINDS, place=Place(key="--figures"))
+    return asked
 
 
 def run_and_show(
@@ -69,6 +103,8 @@ def run_and_show(
     overwrite: bool,
     json: bool,
     quiet: bool,
+    ray: str | None = None,
+    figures: tuple[str, ...] = (),
 ) -> None:
     """Run a sweep, print what it found, end with its exit code.
 
@@ -84,13 +120,17 @@ def run_and_show(
     show = not (json or quiet)
     try:
         with Progress(workload.name, enabled=show) as progress:
+            most = workers or (1 if ray is not None else default_workers(workload))
             result = run_sweep(
-                workload, folder, workers=workers or default_workers(workload), stretch=not step, overwrite=overwrite,
-                on_point=progress,
-            )  # fmt: skip
+                workload, folder, workers=most, stretch=not step, overwrite=overwrite, ray=ray, on_point=progress
+            )
     finally:
         if out is None:
             leave_unused(folder)
+    if figures:
+        from experiments.sweep_files import write_figures
+
+        write_figures(result, figures)
     if json:
         from experiments.cli.run import print_json
         from experiments.sweep_files import sweep_json
@@ -123,7 +163,7 @@ def _show(result: SweepResult) -> None:
 
     from experiments.cli.console import stdout
     from experiments.sweep import short_name
-    from experiments.sweep_files import knee_sentences
+    from experiments.sweep_files import knee_sentences, saturation_sentences
     from reports.wording import clean, number
 
     console = stdout()
@@ -150,6 +190,8 @@ def _show(result: SweepResult) -> None:
             console.print(Text(f"failed: {short_name(point.values)}: {clean(point.error)}", "red"), soft_wrap=True)
     for sentence in knee_sentences(result):
         console.print(Text(f"Knee: {sentence}"))
+    for sentence in saturation_sentences(result):
+        console.print(Text(sentence, "red" if "Overloaded" in sentence else "yellow"), soft_wrap=True)
     if result.reused:
         console.print(Text(f"{result.reused} of {len(result.points)} points were there already"))
     console.print(Text(f"Files: {result.folder}   (open {result.folder / 'report.html'})"), soft_wrap=True)

@@ -13,13 +13,17 @@ from reports.wording import clean, number
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One run in a figure: where it is, what it is called, what to show of it, and the range that its y may lie in."""
+    """One run in a figure: where it is, what it is called, what to show of it, and the range that its y may lie in.
+
+    `hollow`: drawn as a ring, since its figures are not to be taken for the engine's own.
+    """
 
     x: float
     y: float
     label: str
     rows: tuple[tuple[str, str], ...] = ()
     ends: tuple[float, float] | None = None
+    hollow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +38,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What else a figure shows: a knee (x, y, label), a limit (y, label), a front of best points."""
+    """What else a figure shows: knees (x, y, label or ""), a limit (y, label), a front of best points."""
 
-    knee: tuple[float, float, str] | None = None
+    knees: list[tuple[float, float, str]] = field(default_factory=list)
     limit: tuple[float, str] | None = None
     front: list[tuple[float, float]] = field(default_factory=list)
 
@@ -75,7 +79,7 @@ def curves(
         points = [(x(s.x), y(s.y)) for s in curve.spots]
         paint = colour(curve.shade)
         band = "" if x_labels or apart else _band(curve.spots, x, y, paint)
-        dots = "".join(f'<circle cx="{a:g}" cy="{b:g}" r="3.6" class="point" style="fill:{paint}"/>' for a, b in points)
+        dots = "".join(_dot(a, b, s.hollow, paint) for (a, b), s in zip(points, curve.spots, strict=True))
         drawn = (
             "" if x_labels or apart else f'<path d="{path(points)}" class="line {curve.dash}" style="stroke:{paint}"/>'
         )
@@ -90,6 +94,11 @@ def curves(
     label = f"{title}: {y_title} from {number(min(s.y for s in spots))} to {number(max(s.y for s in spots))}"
     legend = [(c.name, colour(c.shade)) for c in lines]
     return Figure(key, title, drawing("".join(parts), label), note, legend, data)
+
+
+def _dot(a: float, b: float, hollow: bool, paint: str) -> str:
+    style = f"fill:var(--card);stroke:{paint}" if hollow else f"fill:{paint}"
+    return f'<circle cx="{a:g}" cy="{b:g}" r="3.6" class="point" style="{style}"/>'
 
 
 def _band(spots: Sequence[Spot], x: Scale, y: Scale, paint: str) -> str:
@@ -148,12 +157,14 @@ def _marks(marks: Marks, x: Scale, y: Scale) -> list[str]:
         parts.append(text(x.start + 6, y(value) + (14 if y(value) < y.end + 14 else -5), label, kind="mark"))
     if len(marks.front) > 1:
         parts.append(f'<path d="{path([(x(a), y(b)) for a, b in marks.front])}" class="front"/>')
-    if marks.knee:
-        a, b, label = x(marks.knee[0]), y(marks.knee[1]), marks.knee[2]
-        flip = a > x.end - 130
-        parts.append(line(a, y.start, a, y.end, "limit"))
+    for place, height, label in marks.knees:
+        a, b = x(place), y(height)
+        if label:
+            flip = a > x.end - 130
+            parts.append(line(a, y.start, a, y.end, "limit"))
+            text_at = a + (-7 if flip else 7)
+            parts.append(text(text_at, y.start - 8, label, anchor="end" if flip else "start", kind="mark"))
         parts.append(f'<circle cx="{a:g}" cy="{b:g}" r="8" class="knee"/>')
-        parts.append(text(a + (-7 if flip else 7), y.start - 8, label, anchor="end" if flip else "start", kind="mark"))
     return parts
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sim.models.quantized import native_mode
 from sim.models.spec import MLADims, ModelSpec
+from sim.quantization.checkpoint import find_section
 from workloads.errors import InputError, Place, unknown_name
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
@@ -111,7 +112,7 @@ def _shared(config: Config, path: Path) -> dict[str, Any]:
         "max_position": config.integer("max_position_embeddings", default=2048),
         "dtype": _DTYPES[dtype],
         "tied": config.flag("tie_word_embeddings", False),
-        "native_quantization": native_mode(config.values.get("quantization_config"), config.error),
+        "native_quantization": native_mode(find_section(config.values, path)),
     }
 
 

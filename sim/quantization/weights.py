@@ -121,6 +121,8 @@ WEIGHT_MODES: dict[str, WeightMode] = _modes(
         about="INT8 weights per channel, INT8 activations per token",
     ),
     WeightMode("gptq-int4", 4, group=128, scale_bits=16, zero_bits=4, about="GPTQ (arXiv 2210.17323), groups of 128"),
+    WeightMode("gptq-int3", 3, group=128, scale_bits=16, zero_bits=3, about="GPTQ, 3 bits, groups of 128"),
+    WeightMode("gptq-int8", 8, group=128, scale_bits=16, zero_bits=8, about="GPTQ, 8 bits, groups of 128"),
     WeightMode("awq-int4", 4, group=128, scale_bits=16, zero_bits=4, about="AWQ (arXiv 2306.00978), groups of 128"),
     WeightMode("squeezellm-3bit", 3, table_bits=8 * 16, about="SqueezeLLM (2306.07629), dense part, 8 centroids"),
     WeightMode("squeezellm-4bit", 4, table_bits=16 * 16, about="SqueezeLLM (2306.07629), dense part, 16 centroids"),

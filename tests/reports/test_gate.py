@@ -12,7 +12,7 @@ from reports.fingerprint import traffic_fingerprint
 from reports.gate import gate, update_baseline
 from reports.metrics import summarize
 from reports.run_folder import read_head, write_run
-from reports.significance import p_value_of_increase, student_cdf
+from reports.significance import change_interval, student_cdf, student_quantile
 from workloads.errors import InputError, OutputError
 
 
@@ -201,8 +201,6 @@ def test_missing_and_unreadable_baselines(tmp_path):
     (tmp_path / "bad.json").write_text("{not json")
     with pytest.raises(InputError, match=r"bad\.json: is not a readable baseline"):
         gate(head(completed=1), tmp_path / "bad.json")
-    with pytest.raises(InputError, match="reason"):
-        update_baseline(head(completed=1), tmp_path / "b.json", "  ")
     update_baseline(head(completed=1), tmp_path / "b.json", "x")
     with pytest.raises(InputError, match=r"run\.json: fingerprint"):
         gate({"summary": {}}, tmp_path / "b.json")
@@ -223,6 +221,103 @@ def test_student_against_known_quantiles():
     ):
         assert student_cdf(t, dof) == pytest.approx(0.95, abs=2e-5)
         assert student_cdf(-t, dof) == pytest.approx(0.05, abs=2e-5)
-    assert p_value_of_increase([1.0], [2.0]) is None
-    assert p_value_of_increase([1.0, 1.0], [2.0]) == 0.0
-    assert p_value_of_increase([1.0, 1.0], [1.0]) == 1.0
+        assert student_quantile(0.95, dof) == pytest.approx(t, abs=2e-4)
+
+
+def test_an_interval_of_change_needs_scatter():
+    assert change_interval([1.0], [2.0], 0.02) is None
+    assert change_interval([1.0, 1.0], [2.0], 0.02) == (1.0, 1.0)
+    assert change_interval([1.0, 1.0], [1.0], 0.02) == (0.0, 0.0)
+    low, high = change_interval([99.0, 101.0, 100.0], [110.0, 111.0, 109.0], 0.02)
+    assert 0 < low < 10 < high
+
+
+@pytest.mark.parametrize("sides", [(5, 1), (5, 5), (3, 3), (10, 3), (2, 2)])
+def test_the_interval_holds_what_it_promises(sides):
+    """Of unchanged noisy runs at most a little over `alpha` lie beyond either end."""
+    rng = np.random.default_rng(3)
+    beyond = 0
+    for _ in range(600):
+        before, after = (100 * (1 + 0.03 * rng.standard_normal(n)) for n in sides)
+        low, high = change_interval(before, after, 0.05)
+        beyond += low > 0
+        assert low < high
+    assert beyond / 600 < 0.09
+
+
+def test_equality_says_where(run, tmp_path):
+    file = tmp_path / "b.json"
+    update_baseline(run, file, "first", exact=True)
+    result = gate(run, file)
+    assert result.passed
+    assert "Equal to the baseline in all" in result.text()
+    other = copy.deepcopy(run)
+    other.requests.finish[3] = np.nextafter(other.requests.finish[3], 99)
+    result = gate(other, file)
+    assert not result.passed
+    assert result.failed() == ["equality"]
+    assert result.equality.differ == ("requests.finish",)
+    assert "requests.finish differ" in result.text()
+    edit(file, lambda raw: raw["versions"].update(numpy="0.1"))
+    assert "numpy 0.1 then" in gate(other, file).equality.sentence
+    update_baseline(other, file, "the last bit")  # keeps what it asks
+    assert gate(other, file).passed and not gate(run, file).passed
+    update_baseline(run, file, "no equality any more", exact=False)
+    assert gate(other, file).equality is None
+    with pytest.raises(InputError, match="not equal"):
+        update_baseline([run, other], file, exact=True)
+    with pytest.raises(InputError, match="run folders"):
+        update_baseline(head(completed=1), tmp_path / "c.json", exact=True)
+
+
+def test_a_figure_that_is_to_stay(tmp_path):
+    file = tmp_path / "b.json"
+    update_baseline(head(total_output_tokens=1000, completed=10), file)
+    edit(
+        file,
+        lambda raw: raw["metrics"].update(total_output_tokens={"values": [1000], "better": "equal", "tolerance": 0.01}),
+    )
+    for value, passes in ((1000, True), (1009, True), (991, True), (1011, False), (989, False)):
+        assert gate(head(total_output_tokens=value, completed=10), file).passed is passes
+
+
+def test_history_says_what_moved_and_why(tmp_path):
+    file = tmp_path / "b.json"
+    update_baseline(head(output_throughput=100.0, completed=5), file, "first")
+    update_baseline(head(output_throughput=50.0, completed=5), file, "a slower model on purpose")
+    update_baseline(head(output_throughput=50.0, completed=5), file)
+    kept = read_baseline(file)
+    assert kept.history == (
+        {"reason": "a slower model on purpose", "changes": {"output_throughput": [100.0, 50.0]}},
+        {"reason": "", "changes": {}},
+    )
+    for _ in range(30):
+        update_baseline(head(output_throughput=50.0, completed=5), file, "again")
+    assert len(read_baseline(file).history) == 20
+
+
+def test_the_refusal_says_what_differs(run, tmp_path):
+    update_baseline(run, tmp_path / "b.json", "first")
+    fewer = simulated_run(150, 12)
+    with pytest.raises(InputError) as caught:
+        gate(fewer, tmp_path / "b.json")
+    assert "requests 200 and 150" in str(caught.value)
+    other = copy.deepcopy(run)
+    other.requests.max_tokens[:5] += 1
+    with pytest.raises(InputError, match="limits of answers of 5 requests"):
+        update_baseline([run, other], tmp_path / "c.json")
+    with pytest.raises(InputError, match="fingerprints"):
+        gate(other, tmp_path / "b.json")
+
+
+def test_a_hundred_unchanged_noisy_repeats_pass(tmp_path):
+    """2 % noise, a 5 % gate, five runs a side."""
+    rng = np.random.default_rng(7)
+
+    def repeats() -> list[dict]:
+        return [head(output_throughput=100 * (1 + 0.02 * rng.standard_normal())) for _ in range(5)]
+
+    file = tmp_path / "b.json"
+    update_baseline(repeats(), file)
+    edit(file, lambda raw: raw["metrics"]["output_throughput"].update(tolerance=0.05))
+    assert all(gate(repeats(), file).passed for _ in range(100))

@@ -291,6 +291,6 @@ def test_ranges_are_below_figures_and_bands_in_curves(points):
     assert "class=\"band\"" not in render_sweep(points, ["load.rate", "engine.max_num_seqs"])
     ranged = [{"settings": {"load.rate": r}, "summary": summarize(simulated_run(150, r))} for r in (4, 16, 64)]
     page = render_sweep(ranged, ["load.rate"])
-    assert page.count('class="band"') == 5  # throughput, three of TTFT, TPOT
+    assert page.count('class="band"') == 8  # throughput, three of TTFT, three of TPOT, goodput
     assert "Bands show" in page
     Page(page)

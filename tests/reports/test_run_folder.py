@@ -13,7 +13,7 @@ import pytest
 from synthetic_runs import make_requests, make_run, simulated_run
 
 from reports import run_folder
-from reports.columns import REQUESTS, TABLES, TIMELINE
+from reports.columns import REQUESTS, TABLES, TIMELINE, UNKNOWN_IN_SIMULATION
 from reports.metrics import summarize
 from reports.run_data import Requests, RunData, Timeline, TokenTimes
 from reports.run_folder import check_free, read_head, read_run, write_run
@@ -212,6 +212,38 @@ def test_a_missing_column_is_named(run, tmp_path):
         read_run(out)
 
 
+def older(out: Path, version: int, *absent: str) -> Path:
+    """The run as a version wrote it whose timeline lacked these columns."""
+    import pyarrow.parquet as pq
+
+    timeline = pq.read_table(out / "timeline.parquet").drop_columns(list(absent))
+    pq.write_table(timeline, out / "timeline.parquet")
+    head = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps({**head, "schema_version": version}))
+    return out
+
+
+@pytest.mark.parametrize("absent", [UNKNOWN_IN_SIMULATION, UNKNOWN_IN_SIMULATION[:1], ()])
+def test_runs_of_before_a_column_came_are_read_and_lack_nothing_else(run, tmp_path, absent):
+    back = read_run(older(write_run(run, tmp_path / "r"), 1, *absent))
+    assert all(np.isnan(getattr(back.timeline, name)).all() for name in absent)
+    assert all(getattr(back.timeline, name).shape == back.timeline.time.shape for name in TIMELINE.columns)
+    columns_equal(run.requests, back.requests)
+    np.testing.assert_array_equal(back.timeline.busy, run.timeline.busy)
+    assert summarize(back) == summarize(run)
+    again = write_run(back, tmp_path / "again")  # its page is drawn, and it is a run of this version from now on
+    assert read_head(again)["schema_version"] == run_folder.SCHEMA_VERSION
+    columns_equal(read_run(again).timeline, back.timeline)
+
+
+def test_a_version_must_have_the_columns_that_it_brought(run, tmp_path):
+    out = write_run(run, tmp_path / "r", report=False)
+    with pytest.raises(InputError, match=r"timeline\.parquet: lacks the columns device_seconds, host_seconds"):
+        read_run(older(out, 2, *UNKNOWN_IN_SIMULATION))
+    with pytest.raises(InputError, match=r"timeline\.parquet: lacks the column busy"):
+        read_run(older(out, 1, "busy"))
+
+
 def test_a_broken_head_is_named(run, tmp_path):
     with pytest.raises(InputError, match="no such run folder"):
         read_run(tmp_path / "none")
@@ -225,6 +257,8 @@ def test_a_broken_head_is_named(run, tmp_path):
         ("[]", "schema_version None"),
         (json.dumps({**head, "schema_version": 0}), "run the workload again"),
         (json.dumps({**head, "schema_version": 99}), "upgrade Twinserve"),
+        (json.dumps({**head, "schema_version": True}), "schema_version True, this version reads 1 to 2"),
+        (json.dumps({**head, "schema_version": "1"}), "schema_version '1'"),
         (json.dumps({k: v for k, v in head.items() if k != "config"}), "config"),
         ('{"schema_version": NaN}', "NaN"),
     ):

@@ -101,7 +101,7 @@ def test_missing_head_dim_and_kv_heads_are_derived(tmp_path):
         ({"model_type": "lama"}, "model_type"),
         ({"model_type": None}, "model_type"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantization_config.quant_method"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "quantization_config.bits"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 2}}, "quantization_config.bits"),
     ],
 )
 def test_a_wrong_key_is_named_with_its_file(tmp_path, change, key):
