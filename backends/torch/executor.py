@@ -260,11 +260,11 @@ class TorchExecutor:
     def _move(self, plan: StepPlan) -> None:
         """Carry keys and values about. Copies were asked for before anything of this plan, so they come first; pages that
         are taken from one sequence may go to another in the same plan, so what leaves comes before what returns."""
-        if plan.moves.copies:
-            self.pool.copy(plan.moves.copies)
-        for move in plan.moves.swapped_out:
+        if plan.copies:
+            self.pool.copy(plan.copies)
+        for move in plan.swapped_out:
             self.book[move.seq].host = self.pool.take_out(move.blocks)
-        for move in plan.moves.swapped_in:
+        for move in plan.swapped_in:
             mine = self.book[move.seq]
             self.pool.put_back(move.blocks, mine.host)
             mine.host = None

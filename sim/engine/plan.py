@@ -119,6 +119,18 @@ class StepPlan:
         """Whether there is nothing to run."""
         return self.cohort is None and not self.chunks and not self.moves.swapped_out
 
+    @property
+    def copies(self) -> list[tuple[int, int]]:
+        return self.moves.copies
+
+    @property
+    def swapped_out(self) -> list[Move]:
+        return self.moves.swapped_out
+
+    @property
+    def swapped_in(self) -> list[Move]:
+        return self.moves.swapped_in
+
     def last(self, steps: int) -> StepPlan:
         """The last of `steps` repetitions as a plan of its own."""
         context = self.context + (steps - 1) * self.rows
