@@ -9,6 +9,7 @@ from pathlib import Path
 from backends.model.rope import Rope, read_rope
 from sim.models.hf_config import Config, read_config
 from sim.models.spec import ModelSpec
+from sim.quantization.checkpoint import Section, find_section
 from workloads.errors import InputError, Place
 
 FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
@@ -25,6 +26,7 @@ class Architecture:
         windows: sliding window of every layer in tokens, 0: none.
         renormalise: whether the probabilities of a token's experts are made to add up to 1.
         stop_ids: tokens that end an answer. special_ids: tokens that do not stand for text (begin, end, padding).
+        quantization: what the checkpoint says of its quantization; None: its weights are plain.
     """
 
     spec: ModelSpec
@@ -34,6 +36,7 @@ class Architecture:
     renormalise: bool = True
     stop_ids: tuple[int, ...] = ()
     special_ids: tuple[int, ...] = ()
+    quantization: Section | None = None
 
 
 def read_architecture(path: Path) -> Architecture:
@@ -66,6 +69,7 @@ def read_architecture(path: Path) -> Architecture:
         renormalise=mixtral or config.flag("norm_topk_prob", False),
         stop_ids=stops,
         special_ids=tuple(sorted(special)),
+        quantization=find_section(config.values, file),
     )
 
 
@@ -92,11 +96,6 @@ def _check(spec: ModelSpec, config: Config) -> None:
     if spec.family not in FAMILIES:
         hint = f"these can: {', '.join(FAMILIES)}; backend `sim` knows more"
         raise config.error("model_type", f"models of family {spec.family!r} cannot be run, only simulated", hint=hint)
-    if spec.native_quantization:
-        raise config.error(
-            "quantization_config", f"weights in {spec.native_quantization} cannot be run yet",
-            hint="use the unquantised checkpoint",
-        )  # fmt: skip
     if (act := config.text("hidden_act", "silu")) != "silu":
         raise config.error("hidden_act", f"activation {act!r} is not supported", hint="these models use silu")
     if spec.head_dim % 2:

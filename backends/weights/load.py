@@ -14,10 +14,13 @@ from backends.model.model import Model
 from backends.model.parameters import Parameters, allocate
 from backends.ops.base import Operators
 from backends.ops.reference import ReferenceOperators
+from backends.quantization.scheme import read_scheme
 from backends.weights.device import GIB, memory
 from backends.weights.dummy import fill_randomly
 from backends.weights.files import weight_files
 from backends.weights.names import IGNORED, places
+from backends.weights.quantized import load_quantized
+from sim.quantization.weights import WEIGHT_MODES
 from workloads.errors import InputError, Place, unknown_name
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -55,12 +58,30 @@ def load_model(
         )
     files = [] if load == "dummy" else weight_files(Path(source))  # complains before it takes the memory
     check_weights(architecture, DTYPES[name], torch.device(device))
+    operators = operators or ReferenceOperators()
+    if architecture.quantization is not None and load == "auto":
+        scheme = read_scheme(architecture.quantization)
+        return Model(
+            architecture, load_quantized(architecture, scheme, files, DTYPES[name], device, progress), operators
+        )
     parameters = allocate(architecture, DTYPES[name], device)
     if load == "dummy":
         fill_randomly(architecture, parameters, seed, progress)
     else:
         load_weights(architecture, parameters, files, progress)
-    return Model(architecture, parameters, operators or ReferenceOperators())
+    return Model(architecture, parameters, operators)
+
+
+def weight_bytes(architecture: Architecture, dtype: torch.dtype) -> int:
+    """Bytes that the weights take: packed ones as their mode has them, all others in `dtype`."""
+    spec = architecture.spec
+    if architecture.quantization is None:
+        return spec.params_total * dtype.itemsize
+    mode = WEIGHT_MODES[spec.native_quantization]
+    covered = [each for each in spec.linears() if mode.covers(each.kind)]
+    packed = sum(each.layers * each.copies * mode.matrix_bytes(each.n, each.k) for each in covered)
+    plain = spec.params_total - sum(each.layers * each.copies * each.n * each.k for each in covered)
+    return int(packed) + plain * dtype.itemsize
 
 
 def check_weights(architecture: Architecture, dtype: torch.dtype, device: torch.device) -> None:
@@ -70,10 +91,11 @@ def check_weights(architecture: Architecture, dtype: torch.dtype, device: torch.
         InputError: with what they need and what is there.
     """
     spec = architecture.spec
-    need, free = spec.params_total * dtype.itemsize, memory(device).free
+    need, free = weight_bytes(architecture, dtype), memory(device).free
     if need > free:
+        kind = str(dtype)[6:] if architecture.quantization is None else spec.native_quantization
         raise InputError(
-            f"{spec.name} does not fit: {spec.params_total / 1e9:.2f} billion weights in {str(dtype)[6:]} take "
+            f"{spec.name} does not fit: {spec.params_total / 1e9:.2f} billion weights in {kind} take "
             f"{need / GIB:.1f} GiB, {free / GIB:.1f} GiB are free on {device.type}",
             place=Place(key="model"), hint="take a smaller model or dtype, or another device",
         )  # fmt: skip
@@ -118,8 +140,11 @@ def _fill(target: Tensor, found: Tensor, name: str, file: Path) -> None:
             f"{name} has shape {list(found.shape)}, the architecture needs {list(target.shape)}", place=Place(str(file)),
             hint="config.json and the weights must come from the same checkpoint",
         )  # fmt: skip
-    if not found.is_floating_point():
-        raise InputError(f"{name} holds {found.dtype}: quantised weights cannot be run yet", place=Place(str(file)))
+    if not found.is_floating_point() or found.dtype.itemsize < 2:
+        raise InputError(
+            f"{name} holds {str(found.dtype)[6:]}: a quantized weight", place=Place(str(file)),
+            hint="config.json has no quantization_config that would say how it is packed",
+        )  # fmt: skip
     target.copy_(found)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from torch import Tensor
 
 from backends.model.architecture import Architecture
-from backends.model.parameters import Experts, GatedMLP, Layer, Parameters
-from backends.ops.base import Dense
+from backends.model.parameters import Experts, GatedMLP, Layer, Linear, Parameters
+from backends.quantization.base import QuantizedLinear
 
 IGNORED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.masked_bias")
 """Endings of tensors that old checkpoints carry and that are computed instead."""
 
 
 def places(architecture: Architecture, parameters: Parameters) -> dict[str, Tensor]:
-    """Name in the checkpoint → the part of `parameters` that it fills, a view. Every weight is in exactly one."""
+    """Name in the checkpoint → the part of `parameters` that it fills, a view. Every weight is in exactly one.
+
+    Tensors of packed layers, which no single one of a checkpoint fills, have a number after the name of the layer's first part.
+    """
     found = {"model.embed_tokens.weight": parameters.embedding, "model.norm.weight": parameters.norm}
     if not architecture.spec.tied:
         found["lm_head.weight"] = parameters.head.weight
@@ -39,8 +42,10 @@ def _layer(architecture: Architecture, layer: Layer) -> dict[str, Tensor]:
     return found | _experts(spec.family, spec.expert_ffn, layer.mlp)
 
 
-def _parts(dense: Dense, sizes: dict[str, int]) -> dict[str, Tensor]:
+def _parts(dense: Linear, sizes: dict[str, int]) -> dict[str, Tensor]:
     """The stacked parts of a linear layer by name."""
+    if isinstance(dense, QuantizedLinear):
+        return {f"{next(iter(sizes))}.packed.{number}": each for number, each in enumerate(dense.tensors())}
     found, start = {}, 0
     for name, size in sizes.items():
         found[f"{name}.weight"] = dense.weight[start : start + size]
@@ -57,6 +62,10 @@ def _experts(family: str, width: int, experts: Experts) -> dict[str, Tensor]:
     found = {f"{prefix}.gate.weight": experts.router.weight}
     for index in range(len(experts.down)):
         name = f"{prefix}.experts.{index}."
+        if not isinstance(experts.down, Tensor):
+            found |= _parts(experts.gate_up[index], {f"{name}{gate}": width, f"{name}{up}": width})
+            found |= _parts(experts.down[index], {f"{name}{down}": 0})
+            continue
         found |= {
             f"{name}{gate}.weight": experts.gate_up[index, :width],
             f"{name}{up}.weight": experts.gate_up[index, width:],

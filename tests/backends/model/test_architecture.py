@@ -96,7 +96,7 @@ def test_stop_tokens(write) -> None:
         ({"rms_norm_eps": "small"}, "rms_norm_eps", "small number"),
         ({"eos_token_id": "</s>"}, "eos_token_id", "token id"),
         ({"head_dim": 15}, "head_dim", "even"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config", "cannot be run yet"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantization_config.quant_method", "not a method we know"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_its_key(write, changes, key, words) -> None:

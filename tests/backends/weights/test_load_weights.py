@@ -128,7 +128,7 @@ def test_packed_integers_are_refused(folder) -> None:
     values = tensors(folder)
     values["model.layers.0.mlp.down_proj.weight"] = torch.zeros(64, 160, dtype=torch.int32)
     safetensors_torch.save_file(values, folder / "model.safetensors")
-    assert "quantised" in complaint(folder).message
+    assert "quantized" in complaint(folder).message
 
 
 def test_pickle_is_never_opened(folder) -> None:

@@ -1,0 +1,130 @@
+"""Result files of vLLM's serving benchmark (`vllm bench serve --save-result`, before that `benchmark_serving.py`).
+
+One flat object; with `--save-detailed` also lists with an entry a request, in seconds. Newer versions add `latencies`,
+`start_times` and `queue_times`; without start times only latencies are true. `request_rate` is "inf" when all was sent at
+once, or when `max_concurrency` alone held requests back, which is a closed loop. `--metadata` adds keys of any name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reports.imports.build import integers, subject_of, title
+from reports.imports.fields import Fields, read_json, statistics, told_unknown
+from reports.imports.records import Records
+from reports.subject import Subject
+
+TOOL = "vLLM"
+_FIGURES = (
+    "request_throughput",
+    "request_goodput",
+    "output_throughput",
+    "total_token_throughput",
+    "max_output_tokens_per_s",
+)
+_QUIET = (
+    "tokenizer_id", "best_of", "use_beam_search", "rtfx", "queue_times", "rps_change_events", "generated_texts", "errors",
+    "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps",
+)  # fmt: skip
+_QUIET_STARTS = ("spec_decode_", "diffusion_", "probe_")
+
+
+def is_result(raw: Any) -> bool:
+    """Whether parsed JSON is such a file."""
+    return isinstance(raw, dict) and "mean_ttft_ms" in raw and "total_token_throughput" in raw and "duration" in raw
+
+
+def read(path: Path) -> list[Subject]:
+    """The run of a file.
+
+    Raises:
+        InputError: naming the key that is missing or wrong.
+    """
+    return [from_raw(read_json(path), str(path))]
+
+
+def from_raw(raw: Any, file: str) -> Subject:
+    """The run of a parsed file."""
+    f = Fields(raw, file)
+    model, backend = f.text("model_id"), f.text("backend") or f.text("endpoint_type")
+    label = f.text("label")
+    reported: dict[str, float | None] = {key: f.number(key) for key in _FIGURES}
+    reported |= {
+        "duration": f.number("duration", above=0, needed=True), "completed": f.count("completed", needed=True),
+        "failed": f.count("failed"), "total_input_tokens": f.count("total_input_tokens"),
+        "total_output_tokens": f.count("total_output_tokens"),
+        "max_concurrent_requests": f.count("max_concurrent_requests"),
+    }  # fmt: skip
+    known = statistics(f)
+    if reported["completed"]:
+        reported |= known
+    sent = f.count("num_prompts")
+    load = load_of(f)
+    config = {
+        "model": model, "backend": backend, "label": label, "date": f.get("date"), "endpoint_type": f.get("endpoint_type"),
+        "load": load, "burstiness": f.get("burstiness"),
+    }  # fmt: skip
+    records = _records(f)
+    notes = []
+    for key in f.raw:
+        if key in _QUIET or key.startswith(_QUIET_STARTS) or "client_queue" in key:
+            f.get(key)
+    if records is not None and records.sent is None:
+        notes.append("no times of sending in the file: latencies are of its requests, rates are as reported")
+    if records is not None and _chunked(records):
+        notes.append(
+            "some chunks brought several tokens: gaps between tokens are those of chunks, spread over their tokens"
+        )
+    unknown = f.unknown()
+    config["metadata"] = {key: f.raw[key] for key in unknown if isinstance(f.raw[key], str | int | float | bool)}
+    return subject_of(
+        tool=TOOL, name=title(label or model or Path(file).stem), source=file, reported=reported, load=load,
+        records=records, config={k: v for k, v in config.items() if v not in (None, {})},
+        notes=[*notes, *told_unknown(unknown)], requests=sent, model=model,
+    )  # fmt: skip
+
+
+def load_of(f: Fields) -> dict[str, Any]:
+    """The load from `request_rate` and `max_concurrency`."""
+    rate, cap = f.number("request_rate"), f.count("max_concurrency")
+    if rate is None and cap:
+        return {"mode": "closed", "concurrency": cap}
+    return {"mode": "open", **({"rate": rate} if rate else {}), **({"concurrency": cap} if cap else {})}
+
+
+def _records(f: Fields) -> Records | None:
+    """Every request, where the file has lists of them."""
+    ttfts = f.numbers("ttfts")
+    if ttfts is None:
+        return None
+    size = len(ttfts)
+    inputs, outputs = f.numbers("input_lens", size), f.numbers("output_lens", size)
+    gaps = f.items("itls")
+    if gaps is not None and (len(gaps) != size or not all(isinstance(g, list) for g in gaps)):
+        raise f.error("itls", f"must be a list for each of {size} requests")
+    ttft = np.array(ttfts)
+    latencies, starts = f.numbers("latencies", size), f.numbers("start_times", size)
+    if latencies is not None:
+        latency = np.array(latencies)
+    elif gaps is not None:
+        latency = ttft + np.array([float(np.sum(g)) for g in gaps])
+    else:
+        latency = np.full(size, np.nan)
+    errors = f.items("errors")
+    texts = [str(e or "") for e in errors] if errors is not None and len(errors) == size else [""] * size
+    ok = np.array([not text for text in texts], bool)
+    return Records(
+        ttft, latency, integers(inputs, size), integers(outputs, size), ok, texts,
+        np.array(starts) if starts is not None else None, gaps,
+    )  # fmt: skip
+
+
+def _chunked(r: Records) -> bool:
+    if r.gaps is None:
+        return False
+    return any(
+        good and 0 < len(g) + 1 < n for good, g, n in zip(r.ok.tolist(), r.gaps, r.outputs.tolist(), strict=True)
+    )
