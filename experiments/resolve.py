@@ -13,7 +13,7 @@ from experiments.traffic import make_traffic
 from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
 from sim.hardware import GPUSpec, load_gpu
 from sim.memory import MemoryBudget, memory_budget
-from sim.models import ModelSpec, load_model
+from sim.models import UNKNOWN_FAMILY, ModelSpec, load_model
 from sim.presets import Preset, find_preset, preset_config
 from workloads.errors import InputError
 from workloads.traffic import Traffic
@@ -87,6 +87,7 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     warnings = [
         *draft.notices,
         *_unread(workload),
+        *([model.notes] if model.notes.startswith(UNKNOWN_FAMILY) else ()),
         *getattr(cost, "notes", ()),
         *_oracles(engine),
         *_windows(model, engine),

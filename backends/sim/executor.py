@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from sim.cost.base import CostModel, StepShape
-from sim.engine.plan import StepOutcome, StepPlan
+from sim.engine.plan import NO_MOVES, StepOutcome, StepPlan
 from sim.engine.sequence import Sequence
 
 _NEVER = 1 << 62
@@ -64,11 +64,10 @@ class SimExecutor:
         start = self._busy_until if self._busy_until > now else now
         tick = plan.tick
         ended: list[Sequence] = []
-        if plan.preempted:
-            for seq in plan.preempted:
+        if plan.moves is not NO_MOVES:
+            for seq in plan.moves.preempted:
                 self._strike(seq)
-        if plan.swapped_in:
-            for seq, tokens, _ in plan.swapped_in:
+            for seq, tokens, _ in plan.moves.swapped_in:
                 self._expect(seq, tick + self._lengths[seq] - (tokens + 1 - seq.prompt_tokens))
         if plan.chunks:
             after = tick + 1 if plan.cohort is not None else tick
@@ -123,7 +122,7 @@ class SimExecutor:
             del calendar[heappop(ticks)]
         due = ticks[0] if ticks else _NEVER
         if plan.repeat == 1:
-            if plan.chunks or plan.swapped_in or plan.swapped_out:
+            if plan.chunks or (plan.moves is not NO_MOVES and plan.moves.swaps):
                 ends = (start + self._cost.step_seconds(_shape(plan)),)
             else:
                 rows, context = plan.rows, plan.context
@@ -199,8 +198,8 @@ class SimExecutor:
 
 def _shape(plan: StepPlan) -> StepShape:
     moved = 0
-    if plan.swapped_in or plan.swapped_out:
-        moved = sum(move.tokens for move in (*plan.swapped_in, *plan.swapped_out))
+    if plan.moves is not NO_MOVES:
+        moved = sum(move.tokens for move in plan.moves.swaps)
     sampled = plan.rows
     chunks = []
     for seq, _, past, width, samples in plan.chunks:

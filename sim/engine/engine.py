@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from sim.config import EngineConfig
 from sim.engine import refusals
 from sim.engine.limits import LimitCalendar
-from sim.engine.plan import Executor, Stay, StepOutcome, StepPlan, Ticket
+from sim.engine.plan import NO_MOVES, Executor, Moves, Stay, StepOutcome, StepPlan, Ticket
 from sim.engine.recorder import Recorder
 from sim.engine.sequence import DEVICE, HOST, NEVER, Sequence
 from sim.engine.state import EngineState
@@ -94,7 +94,6 @@ class Engine:
         self._reserves = config.scheduler.gate in ("reserve-output", "max-length")
         # Sequences up to this long are served in any case, so that most are not looked at more closely.
         self._roomy = min(self._longest_prompt, getattr(allocator, "roomy", 0))
-        self._plans = 0
         self._tokenless = 0
         self._busy_until = 0.0
 
@@ -184,8 +183,8 @@ class Engine:
         for plan, _, _ in self._flights:
             begun = (
                 *(chunk.seq for chunk in plan.chunks if chunk.samples),
-                *plan.forked,
-                *(m.seq for m in plan.swapped_in),
+                *plan.moves.forked,
+                *(move.seq for move in plan.moves.swapped_in),
             )
             if seq in begun:
                 return None
@@ -214,31 +213,34 @@ class Engine:
             until: when something from outside may next happen; a stretch of equal steps need not go on past it.
         """
         flights = self._flights
-        if len(flights) >= self._depth or (flights and flights[-1][0].stretched):
+        if flights and (len(flights) >= self._depth or flights[-1][0].stretched):
             return False
         step = self._step
         while True:
-            step.begin(self._plans, now)
+            step.begin(now)
             self.scheduler.plan(step)
             plan = step.finish()
-            if plan.preempted:
+            preempted = plan.moves.preempted
+            if preempted:
                 self._note_preempted(plan, now)
-            if not plan.empty:
+            if plan.cohort is not None or not plan.empty:
                 break
-            if not plan.preempted:
+            if not preempted:
                 self.wake_at = step.wake_at
                 return False
-        self._plans += 1
-        if step.touched and (step.resumed or self._slabs):
-            for seq in step.admitted:
-                self.recorder.seated(seq, now)
-        if self._preempted:
-            plan.preempted, self._preempted = self._preempted, []
-        elif self._stretch and not step.touched:
-            self.recorder.watch(now, self.state)
+        step.number += 1
+        if step.touched:
+            if step.resumed or self._slabs:
+                for seq in step.admitted:
+                    self.recorder.seated(seq, now)
+        elif self._stretch and not self._preempted:
+            if now >= self.recorder.due:
+                self.recorder.sample(now, self.state)
             plan.repeat = self._horizon()
             if plan.repeat > 1 and not self.scheduler.arrival_matters(self.state):
                 until = _NEVER
+        if self._preempted:
+            self._tell_preempted(plan)
         ticket = self.executor.submit(plan, now, until)
         flights.append((plan, ticket, now if now > self._busy_until else self._busy_until))
         if self._depth > 1:
@@ -249,21 +251,28 @@ class Engine:
 
     def _horizon(self) -> int:
         """For how many steps nothing but arrivals and finishes can change the plan."""
-        steps = self.scheduler.stable_steps(self.state)
+        state = self.state
+        steps = self.scheduler.stable_steps(state)
         if steps <= 1:
             return 1
-        cohort = self.state.cohort
         if self._limits is not None:
-            to_limit = self._limits.steps_from(cohort.tick)
+            to_limit = self._limits.steps_from(state.cohort.tick)
             if to_limit is not None and to_limit < steps:
                 steps = to_limit
-        return min(steps, self.state.allocator.stable_steps(cohort))
+        memory = state.allocator.stable_steps(state.cohort)
+        return memory if memory < steps else steps
 
     def _note_preempted(self, plan: StepPlan, now: float) -> None:
-        for seq in plan.preempted:
+        for seq in plan.moves.preempted:
             self.recorder.preempted(seq, now)
-        self._preempted += plan.preempted
-        self._ended_stays += [(stay, self._first_token(stay.seq)) for stay in plan.left]
+        self._preempted += plan.moves.preempted
+        self._ended_stays += [(stay, self._first_token(stay.seq)) for stay in plan.moves.left]
+
+    def _tell_preempted(self, plan: StepPlan) -> None:
+        """The executor learns of all who were preempted since the last plan that is run."""
+        if plan.moves is NO_MOVES:
+            plan.moves = Moves()
+        plan.moves.preempted, self._preempted = self._preempted, []
 
     def collect(self) -> StepOutcome:
         """Wait for the oldest plan in flight; it stays in flight until `land` commits it.
@@ -299,7 +308,6 @@ class Engine:
             if steps > 1:
                 state.allocator.replay(cohort, steps - 1)
             cohort.advance(steps)
-            state.decode_steps += steps
         if plan.chunks:
             self._advance_prompts(plan)
         if self._limits is not None and cohort.tick in self._limits.by_tick:
@@ -341,7 +349,9 @@ class Engine:
                 self._limits.expect(child)
             self.executor.forked(child, state.cohort.tick)
             self._step.copies += copies
-        plan.forked = [*plan.forked, *(child for child in seq.siblings if child.cohort is not None)]
+        if plan.moves is NO_MOVES:
+            plan.moves = Moves()
+        plan.moves.forked += [child for child in seq.siblings if child.cohort is not None]
         state.disperse(seq)
 
     def _drain(self, full: list[Sequence]) -> None:
@@ -368,12 +378,11 @@ class Engine:
             if samples:
                 seq.token_at = now
                 sampled = True
-        if plan.forked:
-            for child in plan.forked:
+        if plan.moves is not NO_MOVES:
+            for child in plan.moves.forked:
                 child.token_at = now
                 recorder.seated(child, now)
-        if plan.swapped_in:
-            for move in plan.swapped_in:
+            for move in plan.moves.swapped_in:
                 move.seq.token_at = NEVER  # it comes back with its tokens; the next comes with a decode step
         ended = outcome.ended
         if self._ended_stays:
@@ -387,7 +396,13 @@ class Engine:
             self._deliver(now)
         ahead = bool(self._flights) and self._flights[-1][0].stretched  # the state is at the end of a stretch to come
         recorder.stepped(plan, start, ends, None if ahead else self.state)
-        self._tokenless = 0 if sampled else self._tokenless + 1
+        if sampled:
+            self._tokenless = 0
+        else:
+            self._count_tokenless()
+
+    def _count_tokenless(self) -> None:
+        self._tokenless += 1
         if self._tokenless > _PATIENCE:
             raise refusals.in_circles(_PATIENCE, self.state)
 

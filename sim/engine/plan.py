@@ -52,6 +52,37 @@ class Stay(NamedTuple):
     ticks: int
 
 
+class Moves:
+    """What few plans have beside their rows: memory that moves, is given up, or is shared.
+
+    Attributes:
+        copies: (source, destination) blocks to copy before the step.
+        swapped_out, swapped_in: KV moved before the step.
+        preempted: sequences that lost their KV or went to the host while this plan was made.
+        left: stays in the cohort that ended by preemption while this plan was made.
+        forked: parallel samples that were split off when their prompt was complete with this step.
+    """
+
+    __slots__ = ("copies", "forked", "left", "preempted", "swapped_in", "swapped_out")
+
+    def __init__(self) -> None:
+        self.copies: list[tuple[int, int]] = []
+        self.swapped_out: list[Move] = []
+        self.swapped_in: list[Move] = []
+        self.preempted: list[Sequence] = []
+        self.left: list[Stay] = []
+        self.forked: list[Sequence] = []
+
+    @property
+    def swaps(self) -> list[Move]:
+        """KV that is moved before the step, in either direction."""
+        return self.swapped_out + self.swapped_in
+
+
+NO_MOVES = Moves()
+"""Stands in the plans that have none; never changed."""
+
+
 class StepPlan:
     """One step, or `repeat` equal decode steps.
 
@@ -62,23 +93,16 @@ class StepPlan:
         rows, context: decoding rows that are computed, and the tokens they attend to together. Dead rows of a static batch
             are among them.
         chunks: prefill.
-        copies: (source, destination) blocks to copy before the step.
-        swapped_out, swapped_in: KV moved before the step.
-        preempted: sequences that lost their KV or went to the host while this plan was made.
-        left: stays in the cohort that ended by preemption while this plan was made.
-        forked: parallel samples that were split off when their prompt was complete with this step.
+        moves: copies, swaps, preemptions and forks, or `NO_MOVES`.
         repeat: how many times in a row the step may be run as it is; executors that cannot, run it once.
         stretched: whether more than one step of it is in flight.
     """
 
-    __slots__ = (
-        "chunks", "cohort", "context", "copies", "forked", "left", "number", "preempted", "repeat", "rows",
-        "stretched", "swapped_in", "swapped_out", "tick",
-    )  # fmt: skip
+    __slots__ = ("chunks", "cohort", "context", "moves", "number", "repeat", "rows", "stretched", "tick")
 
     def __init__(
         self, number: int, tick: int, cohort: Cohort | None = None, rows: int = 0, context: int = 0,
-        chunks: Seq[Chunk] = (),
+        chunks: Seq[Chunk] = (), moves: Moves = NO_MOVES,
     ) -> None:  # fmt: skip
         self.number = number
         self.tick = tick
@@ -86,19 +110,26 @@ class StepPlan:
         self.rows = rows
         self.context = context
         self.chunks = chunks
-        self.copies: Seq[tuple[int, int]] = ()
-        self.swapped_out: Seq[Move] = ()
-        self.swapped_in: Seq[Move] = ()
-        self.preempted: Seq[Sequence] = ()
-        self.left: Seq[Stay] = ()
-        self.forked: Seq[Sequence] = ()
+        self.moves = moves
         self.repeat = 1
         self.stretched = False
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to run."""
-        return self.cohort is None and not self.chunks and not self.swapped_out
+        return self.cohort is None and not self.chunks and not self.moves.swapped_out
+
+    @property
+    def copies(self) -> list[tuple[int, int]]:
+        return self.moves.copies
+
+    @property
+    def swapped_out(self) -> list[Move]:
+        return self.moves.swapped_out
+
+    @property
+    def swapped_in(self) -> list[Move]:
+        return self.moves.swapped_in
 
     def last(self, steps: int) -> StepPlan:
         """The last of `steps` repetitions as a plan of its own."""

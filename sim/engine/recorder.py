@@ -70,6 +70,7 @@ class Recorder:
         deliveries: row, time: answers that were held back to the end of their batch.
         samples: at about equal distances, a few thousand at most.
         steps: engine steps.
+        due: when the state of memory is to be noted next.
     """
 
     def __init__(self, slabs: bool = False) -> None:
@@ -82,7 +83,7 @@ class Recorder:
         self.steps = 0
         self._decode_rows = self._prefill_tokens = 0
         self._busy = 0.0
-        self._next_sample, self._spacing = 0.0, 5e-3
+        self.due, self._spacing = 0.0, 5e-3
         self._slabs = slabs
         self._final = 0  # tokens that the running sequences will have in the end
         self._lengths: dict[Sequence, int] = {}  # for that; kept only where slabs reserve memory ahead
@@ -148,22 +149,17 @@ class Recorder:
             else:
                 self.step_ends.extend(ends)
             self._decode_rows += plan.rows * steps
-        for chunk in plan.chunks:
-            self._prefill_tokens += chunk.tokens
-        if now >= self._next_sample and state is not None:
+        for _, tokens, _, _, _ in plan.chunks:
+            self._prefill_tokens += tokens
+        if now >= self.due and state is not None:
             self.sample(now, state)
             if len(self.segments.rows) > _PACK:
                 self.segments.pack()
                 self.departures.pack()
 
-    def watch(self, now: float, state: EngineState) -> None:
-        """A stretch of steps begins: note the state if it is time."""
-        if now >= self._next_sample:
-            self.sample(now, state)
-
     def watch_end(self, plan: StepPlan, start: float, ends, state: EngineState) -> None:
         """A stretch of steps has ended, and nobody has left yet: note the state if it is time, the stretch counted in."""
-        if ends[-1] < self._next_sample:
+        if ends[-1] < self.due:
             return
         self.sample(ends[-1], state)
         last, steps = self.samples[-1], len(ends)
@@ -187,4 +183,4 @@ class Recorder:
         if len(self.samples) >= _SAMPLES:
             self.samples = self.samples[1::2]
             self._spacing = 2 * now / _SAMPLES
-        self._next_sample = now + self._spacing
+        self.due = now + self._spacing

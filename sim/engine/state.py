@@ -38,7 +38,6 @@ class EngineState:
         keeps_totals: whether `promised`, `declared` and `long_answers` are kept; a gate that reads them says so.
         blocked: a refusal that stands until something changes: the head of the queue was not admitted for lack of memory
             or seats, and since then nobody gave anything back, nothing new can be hit and nobody overtook it.
-        decode_steps: decode steps since the start.
     """
 
     __slots__ = (
@@ -48,7 +47,6 @@ class EngineState:
         "cohort",
         "config",
         "declared",
-        "decode_steps",
         "draining",
         "host_free",
         "keeps_totals",
@@ -86,8 +84,12 @@ class EngineState:
         self.kept_seats = 0
         self.long_answers = 0
         self.blocked = False
-        self.decode_steps = 0
         self.admissions = 0
+
+    @property
+    def decode_steps(self) -> int:
+        """Decode steps since the start."""
+        return self.cohort.tick
 
     @property
     def seats(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.engine.plan import Move, Stay, StepPlan, chunk_of
+from sim.engine.plan import NO_MOVES, Chunk, Move, Moves, Stay, StepPlan, chunk_of
 from sim.engine.sequence import DEVICE, HOST, NOWHERE, Sequence
 from sim.engine.state import EngineState
 from sim.kv.base import NO_HIT
@@ -33,10 +33,11 @@ class Step:
     Attributes:
         state: everything that may be looked at.
         now: seconds.
+        number: of the plan in the making, from 0.
         budget: tokens that may still be scheduled.
-        admitted: who got memory in this step, in order. copies: block copies to go with it.
+        touched: whether anything but decoding was planned.
+        admitted: who got memory in this step, in order. copies: block copies to go with the next plan that is run.
         resumed: whether any of them had memory before.
-        preempted: whether anyone was preempted in this step.
         wake_at: set by a scheduler that waits on purpose: plan again at this time even if nothing happens.
     """
 
@@ -48,15 +49,10 @@ class Step:
         "_computing",
         "_decoding",
         "_gate",
-        "_left",
-        "_number",
+        "_moves",
         "_padded",
-        "_preempted",
         "_register_now",
         "_seats",
-        "_swapped_in",
-        "_swapped_out",
-        "_touched",
         "_unit",
         "_unregistered",
         "_victims",
@@ -64,8 +60,10 @@ class Step:
         "budget",
         "copies",
         "now",
+        "number",
         "resumed",
         "state",
+        "touched",
         "wake_at",
     )  # fmt: skip
 
@@ -79,24 +77,25 @@ class Step:
         self._gate = gate
         self._victims = victims
         self._register_now = register_now
+        self.number = 0
         self.copies: list[tuple[int, int]] = []
-        self._touched = True  # whether anything but decoding was planned since the lists below were made
-
-    def begin(self, number: int, now: float) -> None:
-        """Start an empty plan."""
-        self._number = number
-        self._decoding = False
-        self._computing: set | None = None
         self._padded: tuple[int, int] | None = None
-        self.budget = self._budget
+        self.touched = True
+        self.begin(0.0)
+
+    def begin(self, now: float) -> None:
+        """Start an empty plan."""
         self.now = now
+        self.budget = self._budget
         self.wake_at: float | None = None
-        if self._touched:
-            self._chunks = {}
-            self.admitted = {}
-            self._unregistered = []
-            self._preempted, self._left, self._swapped_out, self._swapped_in = [], [], [], []
-            self._touched = self.resumed = False
+        self._decoding = False
+        if self.touched:  # else what is below is as it was
+            self._chunks: dict[Sequence, Chunk] = {}
+            self.admitted: dict[Sequence, None] = {}
+            self._unregistered: list[Chunk] = []
+            self._computing: set | None = None
+            self._moves = NO_MOVES
+            self.touched = self.resumed = False
 
     # --- what a scheduler reads
 
@@ -116,13 +115,9 @@ class Step:
         return self.state.seats
 
     @property
-    def touched(self) -> bool:
-        """Whether anything but decoding was planned."""
-        return self._touched
-
-    @property
     def preempted(self) -> bool:
-        return bool(self._preempted)
+        """Whether anyone was preempted in this step."""
+        return bool(self._moves.preempted)
 
     @property
     def chunks(self) -> int:
@@ -223,7 +218,8 @@ class Step:
                 return False
         chunk = self._chunks[seq] = chunk_of((seq, tokens, computed, tokens, tokens == remaining))
         self._unregistered.append(chunk)
-        self._touched = True
+        self._computing = None
+        self.touched = True
         self.budget -= tokens
         return True
 
@@ -275,10 +271,10 @@ class Step:
         state.seat(seq)
         state.prefilling.append(seq)
         self.admitted[seq] = None
-        seq.seated_in = self._number
+        seq.seated_in = self.number
         self._computing = None
         self._chunks[seq] = chunk_of((seq, tokens, cached, tokens, tokens == remaining))
-        self._touched = True
+        self.touched = True
         self.budget = budget - tokens
         if self._register_now and allocator.shares:
             allocator.computed(seq, reach)
@@ -291,7 +287,9 @@ class Step:
             raise PlanError(f"{seq} was admitted in this step and cannot be preempted in it")
         if seq not in state.running:
             raise PlanError(f"{seq} holds no memory and cannot be preempted")
-        self._touched = True
+        self.touched = True
+        if self._moves is NO_MOVES:
+            self._moves = Moves()
         tokens = seq.computed
         swap = state.config.preemption == "swap" and seq.cohort is not None and tokens <= state.host_free
         move = self._move(seq, tokens) if swap else None  # it names the blocks, which are given back now
@@ -299,7 +297,7 @@ class Step:
         if seq.cohort is not None:
             if self._decoding:
                 self.budget += 1
-            self._left.append(Stay(seq, seq.join_tick, state.cohort.tick - seq.join_tick))
+            self._moves.left.append(Stay(seq, seq.join_tick, state.cohort.tick - seq.join_tick))
             state.cohort.leave(seq)
         else:
             state.prefilling.remove(seq)
@@ -313,13 +311,13 @@ class Step:
             seq.place = HOST
             state.host_free -= tokens
             state.swapped.append(seq)
-            self._swapped_out.append(move)
+            self._moves.swapped_out.append(move)
         else:
             seq.place = NOWHERE
             seq._computed = 0
             seq.lost_tokens = tokens
             state.waiting.put_back(seq, state.config.requeue)
-        self._preempted.append(seq)
+        self._moves.preempted.append(seq)
         self._gate.preempted(state)
 
     def swap_in(self, seq: Sequence) -> bool:
@@ -330,12 +328,14 @@ class Step:
             return False
         if state.cohort.size and not self._decoding:
             raise PlanError("swap_in() comes after decode(): who comes back decodes in this step, and so do all others")
-        self._touched = self.resumed = True
+        self.touched = self.resumed = True
+        if self._moves is NO_MOVES:
+            self._moves = Moves()
         state.swapped.remove(seq)
         state.host_free += seq._computed
-        self._swapped_in.append(self._move(seq, seq._computed))
+        self._moves.swapped_in.append(self._move(seq, seq._computed))
         self.admitted[seq] = None
-        seq.seated_in = self._number
+        seq.seated_in = self.number
         state.seat(seq)
         state.cohort.join(seq)
         self._decoding = True
@@ -377,20 +377,22 @@ class Step:
 
     def finish(self) -> StepPlan:
         """The plan as it stands."""
-        if self._unregistered:
-            self._register()
         cohort = self._cohort
         if self._decoding and cohort.size:
-            plan = StepPlan(self._number, cohort.tick, cohort, cohort.size, cohort.context)
+            plan = StepPlan(self.number, cohort.tick, cohort, cohort.size, cohort.context)
             if self._padded:
                 rows, width = self._padded
                 plan.rows, plan.context = rows, rows * width
+                self._padded = None
         else:
-            plan = StepPlan(self._number, cohort.tick)
-        if self._touched:
+            plan = StepPlan(self.number, cohort.tick)
+        if self.touched:
+            if self._unregistered:
+                self._register()
             plan.chunks = list(self._chunks.values())
-            plan.preempted, plan.left = self._preempted, self._left
-            plan.swapped_out, plan.swapped_in = self._swapped_out, self._swapped_in
+            plan.moves = self._moves
         if self.copies and not plan.empty:  # an empty plan is never run
-            plan.copies, self.copies = self.copies, []
+            if plan.moves is NO_MOVES:
+                plan.moves = Moves()
+            plan.moves.copies, self.copies = self.copies, []
         return plan

@@ -1,10 +1,11 @@
 """Models: shapes, parameter counts, and bytes of weights and KV."""
 
 from sim.models.linears import Linear, expert_tensor_ways, lm_head
-from sim.models.spec import MLADims, ModelSpec
+from sim.models.spec import UNKNOWN_FAMILY, MLADims, ModelSpec
 from sim.models.table import find_model, list_models, load_model
 
 __all__ = [
+    "UNKNOWN_FAMILY",
     "Linear",
     "MLADims",
     "ModelSpec",

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from sim.quantization.kv import KVMode
     from sim.quantization.weights import WeightMode
 
+UNKNOWN_FAMILY = "the architecture"
+"""How the notes of a model begin whose family is not known."""
+
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 

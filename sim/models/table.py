@@ -23,11 +23,13 @@ _INTEGERS = (
     "expert_ffn", "shared_experts", "dense_first_layers", "window", "window_layers", "norms", "learned_positions",
     "published_params",
 )  # fmt: skip
-_VARIANTS = re.compile(r"-(instruct|chat|it|hf|base)$")
+_VARIANTS = re.compile(r"-(instruct|thinking|chat|it|pt|hf|base|(?<=[a-z])\d{4})$")
 _QUANTIZED = (
     ("-fp8-dynamic", "fp8-dynamic"), ("-fp8-block", "fp8-block"), ("-fp8", "fp8"), ("-nvfp4", "nvfp4"),
     ("-fp4", "nvfp4"), ("-gptq-int4", "gptq-int4"), ("-gptq", "gptq-int4"), ("-awq-int4", "awq-int4"),
-    ("-awq", "awq-int4"), ("-quantized.w8a8", "int8-w8a8"),
+    ("-awq", "awq-int4"), ("-nvfp4-v2", "nvfp4"), ("-fp4-v2", "nvfp4"), ("-quantized.w8a8", "int8-w8a8"),
+    ("-quantized.w8a16", "int8-w8a16"), ("-quantized.w4a16", "gptq-int4"), ("-w4a16-g128", "gptq-int4"),
+    ("-w4a16", "gptq-int4"), ("-w8a8", "int8-w8a8"), ("-mxfp4", "mxfp4"),
 )  # fmt: skip
 
 

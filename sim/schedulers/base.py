@@ -47,7 +47,7 @@ class BuiltIn(Scheduler):
         return state.blocked
 
     def stable_steps(self, state: EngineState) -> int:
-        return FOREVER if self.held_up(state) or not (state.waiting or state.swapped) else 1
+        return FOREVER if not (state.waiting or state.swapped) or self.held_up(state) else 1
 
     def arrival_matters(self, state: EngineState) -> bool:
-        return not (self.held_up(state) and (state.waiting or state.swapped) and state.waiting.indifferent)
+        return not ((state.waiting or state.swapped) and state.waiting.indifferent and self.held_up(state))

@@ -8,7 +8,7 @@ import backends.sim.executor as module
 from backends.sim.executor import SimExecutor
 from sim.cost.base import DecodeLine, StepShape
 from sim.engine.cohort import Cohort
-from sim.engine.plan import Chunk, StepPlan
+from sim.engine.plan import Chunk, Moves, StepPlan
 from sim.engine.sequence import Sequence
 
 SEGMENT = 500
@@ -111,7 +111,9 @@ def test_who_was_preempted_is_not_due_any_more() -> None:
     cohort, (victim, other) = decoding(executor, [4, 9])
     cohort.leave(victim)
     plan = StepPlan(1, cohort.tick)
-    plan.cohort, plan.rows, plan.context, plan.repeat, plan.preempted = cohort, 1, cohort.context, 100, [victim]
+    plan.cohort, plan.rows, plan.context, plan.repeat = cohort, 1, cohort.context, 100
+    plan.moves = Moves()
+    plan.moves.preempted.append(victim)
     outcome = executor.submit(plan, 1.0, float("inf"))
     assert outcome.steps == 8
     assert list(outcome.ended) == [other]

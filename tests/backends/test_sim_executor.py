@@ -12,7 +12,7 @@ from backends.sim import executor as module
 from backends.sim.executor import SimExecutor
 from sim.cost.base import DecodeLine
 from sim.engine.cohort import Cohort
-from sim.engine.plan import Chunk, Move, StepPlan
+from sim.engine.plan import Chunk, Move, Moves, StepPlan
 from sim.engine.sequence import Sequence
 from workloads.traffic import Span, private_content
 
@@ -56,7 +56,9 @@ class Bench:
 
     def decode(self, repeat: int = 1, now: float = 0.0, until: float = NEVER, preempted=()):
         plan = self.plan(repeat)
-        plan.preempted = list(preempted)
+        if preempted:
+            plan.moves = Moves()
+            plan.moves.preempted += preempted
         for seq in preempted:
             self.cohort.leave(seq)
         plan.cohort, plan.rows, plan.context = self.cohort, self.cohort.size, self.cohort.context
@@ -149,7 +151,8 @@ def test_a_swapped_answer_goes_on_where_it_was() -> None:
     victim = bench.seqs[0]
     bench.decode(repeat=5, preempted=[victim])
     plan = bench.plan()
-    plan.swapped_in = [Move(victim, victim.computed)]
+    plan.moves = Moves()
+    plan.moves.swapped_in.append(Move(victim, victim.computed))
     bench.cohort.join(victim)
     plan.cohort, plan.rows, plan.context = bench.cohort, 2, bench.cohort.context
     bench.run(plan)
@@ -291,7 +294,8 @@ def test_swapping_and_padding_are_priced() -> None:
     bench = Bench([9, 9], cost=Shapes(1.0))
     plan = bench.plan()
     plan.chunks = [Chunk(bench.seqs[0], 10, 0, 30, True), Chunk(bench.seqs[1], 4, 2, 4, False)]
-    plan.swapped_out = [Move(bench.seqs[1], 70)]
+    plan.moves = Moves()
+    plan.moves.swapped_out.append(Move(bench.seqs[1], 70))
     bench.run(plan)
     (shape,) = seen
     assert shape.chunks == ((30, 0), (4, 2)), "a padded prompt is computed at its width"

@@ -138,9 +138,9 @@ class Spy(SimExecutor):
         self.plans: list[Planned] = []
 
     def submit(self, plan, now, until):
-        names = [(seq.row, seq.sample) for seq in plan.preempted]
+        names = [(seq.row, seq.sample) for seq in plan.moves.preempted]
         chunks = [(c.seq.row, c.seq.sample, c.tokens, c.past, c.samples) for c in plan.chunks]
-        moved = sum(m.tokens for m in plan.swapped_out), sum(m.tokens for m in plan.swapped_in)
+        moved = sum(m.tokens for m in plan.moves.swapped_out), sum(m.tokens for m in plan.moves.swapped_in)
         decoding = [(seq.row, seq.sample) for seq in plan.decoding()]
         note = Planned(now, decoding, chunks, names, moved, plan.rows, plan.context, plan.repeat)
         note.widths = tuple(c.width for c in plan.chunks)

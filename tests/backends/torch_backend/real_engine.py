@@ -120,10 +120,10 @@ class Served:
         submit, start, forget = self.executor.submit, self.executor.start, self.executor.forget
 
         def watched_submit(plan, now, until):
-            self.preemptions += len(plan.preempted)
-            self.swaps += len(plan.swapped_in)
-            self.exchanges += bool(plan.swapped_in) and bool(plan.swapped_out)
-            self.copies += len(plan.copies)
+            self.preemptions += len(plan.moves.preempted)
+            self.swaps += len(plan.moves.swapped_in)
+            self.exchanges += bool(plan.moves.swapped_in) and bool(plan.moves.swapped_out)
+            self.copies += len(plan.moves.copies)
             self.chunks += len(plan.chunks)
             self.mixed |= bool(plan.chunks) and plan.cohort is not None
             flight = submit(plan, now, until)

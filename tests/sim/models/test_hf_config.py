@@ -98,7 +98,9 @@ def test_missing_head_dim_and_kv_heads_are_derived(tmp_path):
         ({"num_key_value_heads": 5}, "num_key_value_heads"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
         ({"torch_dtype": "float8"}, "torch_dtype"),
-        ({"model_type": "lama"}, "model_type"),
+        ({"model_type": "lama", "num_experts": 8}, "model_type"),
+        ({"model_type": "lama", "vocab_size": None}, "model_type"),
+        ({"model_type": "qwen3_next"}, "model_type"),
         ({"model_type": None}, "model_type"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantization_config.quant_method"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 2}}, "quantization_config.bits"),
@@ -110,6 +112,31 @@ def test_a_wrong_key_is_named_with_its_file(tmp_path, change, key):
         load_model(folder)
     assert caught.value.place.file == str(folder / "config.json")
     assert caught.value.place.key == key
+
+
+def test_an_unknown_family_with_the_keys_of_llama_is_taken_to_be_one(tmp_path):
+    model = load_model(write(tmp_path / "m", LLAMA | {"model_type": "newest"}))
+    assert model.params_total == load_model("Llama-3.1-8B").params_total
+    assert "'newest' is not known" in model.notes
+
+
+def test_a_hybrid_is_refused_with_what_it_has(tmp_path):
+    with pytest.raises(InputError, match="mixes attention with linear attention"):
+        load_model(write(tmp_path / "m", LLAMA | {"model_type": "qwen3_next"}))
+
+
+def test_the_text_config_of_a_model_that_sees(tmp_path):
+    quantized = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    outer = {
+        "model_type": "mistral3",
+        "text_config": MISTRAL,
+        "vision_config": {"hidden_size": 7},
+        "quantization_config": quantized,
+    }
+    model = load_model(write(tmp_path / "m", outer))
+    assert (model.params_total, model.native_quantization) == (load_model("Mistral-7B").params_total, "fp8-dynamic")
+    with pytest.raises(InputError, match="expected an object"):
+        load_model(write(tmp_path / "n", outer | {"text_config": 3}))
 
 
 @pytest.mark.parametrize(

@@ -151,11 +151,11 @@ def test_the_share_decays_over_six_hundred_decode_steps() -> None:
     gate, (state, _) = Ratio(), state_with((100, 1, 50))
     told = []
     for steps in (0, 300, 600, 2000):
-        state.decode_steps = steps
+        state.cohort.tick = steps
         told.append(gate.ratio(state))
     assert told == pytest.approx([0.7, 0.399, 0.098, 0.098])
     gate = Ratio(conservativeness=0.5)
-    state.decode_steps = 0
+    state.cohort.tick = 0
     assert gate.ratio(state) == pytest.approx(0.35)
     assert Ratio(conservativeness=3.0).ratio(state) == 1.0
 
@@ -163,10 +163,9 @@ def test_the_share_decays_over_six_hundred_decode_steps() -> None:
 def test_a_retraction_sets_the_share_from_what_was_seen() -> None:
     """(sum of outputs + 20 for each) / sum of declared, of those that are left."""
     gate, (state, _) = Ratio(), state_with((100, 30, 200), (100, 50, 300))
-    state.decode_steps = 100
     gate.preempted(state)
     assert gate.ratio(state) == pytest.approx((30 + 50 + 40) / 500)
-    state.decode_steps = 110
+    state.cohort.advance(10)
     assert gate.ratio(state) == pytest.approx(120 / 500 - 10 * (0.7 - 0.098) / 600)
 
 
