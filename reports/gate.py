@@ -92,6 +92,7 @@ class GateResult:
         runs, baseline_runs: how many runs stand on either side.
         equality: of columns, where the baseline asks for it.
         name: of the run.   baseline: the file.   reason: what the baseline says of itself.
+        skipped: metrics of the baseline that were not looked at.
     """
 
     checks: tuple[Check, ...]
@@ -102,6 +103,7 @@ class GateResult:
     name: str = ""
     baseline: str = ""
     reason: str = ""
+    skipped: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -155,6 +157,8 @@ class GateResult:
             said.append(
                 f"{self.runs} runs against {self.baseline_runs}; ranges of changes hold with {1 - 2 * ALPHA:.0%}."
             )
+        if self.skipped:
+            said.append(f"Not looked at: {', '.join(self.skipped)}.")
         if self.changed_settings:
             keys = [f"{key} ({setting(a, 40)} -> {setting(b, 40)})" for key, (a, b) in self.changed_settings.items()]
             more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
@@ -169,13 +173,15 @@ class GateResult:
 
 
 def gate(
-    run: RunData | dict | Subject | Sequence[RunData | dict | Subject], baseline: Path, *, alpha: float = ALPHA
-) -> GateResult:
+    run: RunData | dict | Subject | Sequence[RunData | dict | Subject], baseline: Path, *, alpha: float = ALPHA,
+    skip: Sequence[str] = (),
+) -> GateResult:  # fmt: skip
     """Hold one run, or several repeats of it, against a baseline file.
 
     Args:
         run: a run, the contents of its `run.json`, what another tool measured, or several of these.
         alpha: chance of a false alarm per metric where scatter is known.
+        skip: metrics that are not looked at although the baseline has them.
 
     Raises:
         InputError: the baseline is missing or malformed, the run was cut short, or it had other traffic.
@@ -183,11 +189,11 @@ def gate(
     expected = read_baseline(baseline)
     runs = measured(run)
     check_traffic(runs[0], expected, baseline)
-    checks = tuple(_check(name, e, runs, alpha) for name, e in expected.metrics.items())
+    checks = tuple(_check(name, e, runs, alpha) for name, e in expected.metrics.items() if name not in skip)
     sides = max(len(e.values) for e in expected.metrics.values())
     return GateResult(
         checks, _changed_settings(expected, runs[0]), len(runs), sides, _equality(expected, runs, baseline),
-        runs[0].name, str(baseline), expected.reason,
+        runs[0].name, str(baseline), expected.reason, tuple(name for name in expected.metrics if name in skip),
     )  # fmt: skip
 
 

@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from experiments.cli import options
 
 if TYPE_CHECKING:
-    from reports.run_data import RunData
+    from reports.baseline import Baseline
+    from reports.gate import GateResult
+    from reports.subject import Subject
+
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN|WORKLOAD…", show_default=False,
+        help="Run folders, result files of other tools, or a workload file to run now.",
+    ),
+]  # fmt: skip
+BaselineFile = Annotated[Path, typer.Option(metavar="FILE", show_default=False, help="The baseline, a JSON file.")]
+Update = Annotated[bool, typer.Option("--update", help="Write the baseline instead of checking against it.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why the figures moved; kept in the baseline.")]
+Exact = Annotated[
+    bool | None,
+    typer.Option("--exact/--no-exact", show_default=False, help="With --update: runs must be equal to the last bit."),
+]
+Speed = Annotated[
+    bool | None,
+    typer.Option("--speed/--no-speed", show_default=False, help="Hold the simulator's own speed too, as a ratio."),
+]
+Repeat = Annotated[int, typer.Option(min=1, metavar="N", help="Run a workload N times, on a wall-clock backend.")]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")]
+Github = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")]
+Summary = Annotated[Path | None, typer.Option(metavar="FILE", help="Add a Markdown section to this file.")]
+Points = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write points for github-action-benchmark, a file a direction.")
+]
+Bencher = Annotated[Path | None, typer.Option(metavar="FILE", help="Write Bencher Metric Format.")]
 
 
 def gate(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN|WORKLOAD…", show_default=False, help="Run folders, or a workload file to run now."),
-    ],
-    baseline: Annotated[Path, typer.Option(metavar="FILE", show_default=False, help="The baseline, a JSON file.")],
-    update: Annotated[
-        bool, typer.Option("--update", help="Write the baseline instead of checking against it.")
-    ] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why the figures moved; kept in the baseline.")] = "",
+    runs: Runs,
+    baseline: BaselineFile,
+    update: Update = False,
+    reason: Reason = "",
+    exact: Exact = None,
+    speed: Speed = None,
+    repeat: Repeat = 1,
+    junit: Junit = None,
+    github: Github = False,
+    summary: Summary = None,
+    benchmark_action: Points = None,
+    bencher: Bencher = None,
     settings: options.Set = None,
+    backend: options.Backend = None,
     seed: options.Seed = None,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
@@ -32,84 +68,239 @@ def gate(
 ) -> None:
     """Fail when a run is worse than a baseline.
 
-    The exit code is 1 then, and 0 when every metric is within its tolerance.
+    The exit code is 1 then, 0 when every metric is within its tolerance, and 2 when the two cannot be compared: other traffic,
+    a run that was cut short, a file that is wrong.
 
-    Give a run folder, several folders of repeated runs (their scatter then counts), or a workload file, which is run
-    first and leaves its folder when --out names one. Tolerances are in the baseline and may be edited there.
+    Give a run folder, several folders of repeated runs (their scatter then counts, by a bootstrap interval), or a workload
+    file, which is run first and leaves its folder when --out names one. Directions and tolerances are in the baseline and may
+    be edited there.
 
     \b
     Examples:
       bench gate ci.yaml --baseline ci-baseline.json --update --reason "first baseline"
       bench gate ci.yaml --baseline ci-baseline.json
+      bench gate ci.yaml --baseline ci-baseline.json --github --summary "$GITHUB_STEP_SUMMARY" --junit gate.xml
       bench gate runs/try-1 runs/try-2 runs/try-3 --baseline measured.json
+      bench gate ci.yaml --backend torch --repeat 5 --baseline measured.json
+      bench gate vllm-result.json --baseline measured.json
     """
+    from workloads.errors import TwinserveError
+
+    wanted = Outputs(junit, github, summary, benchmark_action, bencher)
+    try:
+        _check_options(update, reason, exact)
+        expected = _expected(baseline, update)
+        want_speed = _want_speed(speed, expected, baseline, update)
+        how = Running(
+            settings, backend, seed, repeat, out, overwrite, want_speed, None if update else (expected, baseline)
+        )
+        subjects = [subject for path in runs for subject in _subjects(path, how)]
+        if update:
+            _update(subjects, baseline, reason, exact, json, quiet)
+            return
+        result = _result(subjects, baseline, want_speed)
+    except TwinserveError as error:
+        if not update:
+            wanted.refused(str(runs[0]), str(baseline), str(error))
+        raise
+    written = wanted.write(result, [s.summary for s in subjects])
+    _show(result, json, quiet)
+    wanted.annotate(result, json)
+    if not (json or quiet):
+        for path in written:
+            typer.echo(f"wrote {path}")
+    raise typer.Exit(result.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The files and annotations that were asked for."""
+
+    junit: Path | None
+    github: bool
+    summary: Path | None
+    benchmark_action: Path | None
+    bencher: Path | None
+
+    def write(self, result: GateResult, summaries: list[dict]) -> list[Path]:
+        """Write every file.
+
+        Raises:
+            OutputError: one cannot be written.
+        """
+        from reports import gate_output as to
+        from reports import strict_json
+
+        written = []
+        if self.junit:
+            to.write_text(self.junit, to.junit(result))
+            written.append(self.junit)
+        if self.summary:
+            to.write_text(self.summary, to.markdown(result), append=True)
+        if self.benchmark_action:
+            written += to.write_benchmark_action(result, self.benchmark_action)
+        if self.bencher:
+            to.write_text(self.bencher, strict_json.dumps(to.bencher(result, summaries)) + "\n")
+            written.append(self.bencher)
+        return written
+
+    def annotate(self, result: GateResult, json: bool) -> None:
+        """Print workflow commands; beside JSON they go to stderr, where GitHub reads them too."""
+        if self.github:
+            from reports.gate_output import annotations
+
+            for line in annotations(result):
+                typer.echo(line, err=json)
+
+    def refused(self, name: str, baseline: str, message: str) -> None:
+        """Say in JUnit and as an annotation that nothing could be held against the baseline."""
+        from reports import gate_output as to
+
+        if self.junit:
+            to.write_text(self.junit, to.junit_refused(name, message))
+        if self.github:
+            typer.echo(to.annotation_refused(baseline, message), err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How a workload is to be run, and the baseline that its first run is held against before it is run again."""
+
+    settings: list[str] | None
+    backend: str | None
+    seed: int | None
+    repeat: int
+    out: Path | None
+    overwrite: bool
+    speed: bool
+    against: tuple[Baseline, Path] | None
+
+    def touches(self) -> bool:
+        """Whether anything was asked for that a finished run cannot have."""
+        return bool(self.settings or self.backend or self.repeat > 1) or self.seed is not None or self.out is not None
+
+
+def _check_options(update: bool, reason: str, exact: bool | None) -> None:
     from workloads.errors import InputError
 
-    if update and not reason.strip():
-        raise InputError("--update needs a reason", hint='such as --reason "new attention kernel"')
-    if reason and not update:
-        raise InputError("--reason belongs to --update", hint="add --update or leave it out")
-    if not update:
-        from reports.baseline import read_baseline
+    for given, name in ((reason, "--reason"), (exact is not None, "--exact")):
+        if given and not update:
+            raise InputError(f"{name} belongs to --update", hint="add --update or leave it out")
 
-        read_baseline(baseline)  # a long run should not end at a baseline that cannot be read
-    data = [_run(path, settings, seed, out, overwrite) for path in runs]
-    if update:
-        _update(data, baseline, reason, json, quiet)
-        return
+
+def _expected(baseline: Path, update: bool) -> Baseline | None:
+    """The baseline, read before anything runs: a long run should not end at one that cannot be read."""
+    from reports.baseline import read_baseline
+
+    return read_baseline(baseline) if not update or baseline.exists() else None
+
+
+def _want_speed(speed: bool | None, expected: Baseline | None, baseline: Path, update: bool) -> bool:
+    """Whether the simulator's speed is to be measured: as asked, else as the baseline has it."""
+    from reports.baseline import SPEED
+    from workloads.errors import InputError, Place
+
+    held = expected is not None and SPEED in expected.metrics
+    if speed and not held and not update:
+        raise InputError(
+            f"has no {SPEED}", place=Place(file=str(baseline), key="metrics"),
+            hint="update it with --speed, or leave the option out",
+        )  # fmt: skip
+    return held if speed is None else speed
+
+
+def _subjects(path: Path, how: Running) -> list[Subject]:
+    """What a path holds, or what a run of it gives."""
+    from experiments.cli.subjects import read_subjects
+    from workloads.errors import InputError, Place
+
+    found = read_subjects(path)
+    if found is None:
+        return _run(path, how)
+    if how.touches():
+        place = Place(file=str(path))
+        raise InputError("is a finished run, which options cannot change", place=place, hint="name a workload file")
+    return found
+
+
+def _run(path: Path, how: Running) -> list[Subject]:
+    """Run a workload now, as often as asked."""
+    from experiments.registries import REAL
+    from reports.baseline import SPEED
+    from reports.gate import check_traffic
+    from reports.subject import Subject
+    from workloads.errors import InputError
+
+    workload = options.load(path, how.settings, backend=how.backend, seed=how.seed)
+    if workload.sweep:
+        raise workload.error("sweep", "a gate looks at one run, not at a sweep", "remove the sweep: --set sweep=null")
+    real = workload.backend.name in REAL
+    if how.repeat > 1 and not real:
+        raise InputError(
+            f"--repeat {how.repeat}: a run on backend {workload.backend.name} gives the same figures every time",
+            hint="--repeat is for wall-clock backends",
+        )
+    found: list[Subject] = []
+    for number in range(how.repeat):
+        run, measure = _once(workload, how, number)
+        subject = Subject.of(run)
+        if how.against and not number:
+            check_traffic(subject, *how.against)
+        if how.speed and not real:
+            subject = subject.with_figures(**{SPEED: measure()})
+        found.append(subject)
+    return found
+
+
+def _once(workload: Any, how: Running, number: int) -> tuple[Any, Callable[[], float]]:
+    """One run, in a folder of its own where --out names one; and what measures the simulator on the same workload."""
+    from experiments import runner
+    from experiments.cli.gate_speed import speed_ratio
+    from experiments.cli.run import finish, run_one
+
+    if how.out is None:
+        resolved = runner.resolve(workload)
+        data = runner.run(resolved)
+    else:
+        folder = how.out if how.repeat == 1 else how.out / f"run-{number + 1}"
+        data = run_one(workload, folder, overwrite=how.overwrite, show=False)[1]
+        resolved = runner.resolve(workload) if how.speed else None
+    finish(data)
+    return data, lambda: speed_ratio(resolved)
+
+
+def _result(subjects: list[Subject], baseline: Path, speed: bool) -> GateResult:
+    from reports.baseline import SPEED
     from reports.gate import gate as check
 
-    result = check(data, baseline)
-    if json:
-        from dataclasses import asdict
+    told = speed and all(SPEED in subject.summary for subject in subjects)
+    return check(subjects, baseline, skip=() if told else (SPEED,))
 
+
+def _show(result: GateResult, json: bool, quiet: bool) -> None:
+    if json:
         from experiments.cli.run import print_json
 
-        print_json({"passed": result.passed, **asdict(result)})
+        print_json(result.plain())
     elif not quiet:
         from experiments.cli.console import stdout
         from reports.console import print_gate
 
         print_gate(result, stdout())
-    raise typer.Exit(result.exit_code)
 
 
-def _run(path: Path, settings: list[str] | None, seed: int | None, out: Path | None, overwrite: bool) -> RunData:
-    """A run folder read back, or a workload file run now."""
-    from reports.run_folder import RUN, read_run
-    from workloads.errors import InputError, Place
-
-    if path.is_dir() or path.name == RUN:
-        if settings or seed is not None or out is not None:
-            place = Place(file=str(path))
-            raise InputError("is a finished run, which options cannot change", place=place, hint="name a workload file")
-        return read_run(path if path.is_dir() else path.parent)
-    from experiments.cli.run import finish, run_one
-
-    workload = options.load(path, settings, seed=seed)
-    if workload.sweep:
-        raise workload.error("sweep", "a gate looks at one run, not at a sweep", "remove the sweep: --set sweep=null")
-    if out is None:
-        data = _run_only(workload)
-    else:
-        data = run_one(workload, out, overwrite=overwrite, show=False)[1]
-    finish(data)
-    return data
-
-
-def _run_only(workload: object) -> RunData:
-    from experiments import runner
-
-    return runner.run(runner.resolve(workload))
-
-
-def _update(data: list[RunData], baseline: Path, reason: str, json: bool, quiet: bool) -> None:
+def _update(subjects: list[Subject], baseline: Path, reason: str, exact: bool | None, json: bool, quiet: bool) -> None:
     from reports.gate import update_baseline
 
-    written = update_baseline(data, baseline, reason)
+    written = update_baseline(subjects, baseline, reason, exact=exact)
     if json:
         from experiments.cli.run import print_json
 
-        print_json({"baseline": str(baseline), "reason": reason, "metrics": list(written.metrics)})
+        print_json({"baseline": str(baseline), "reason": written.reason, "metrics": list(written.metrics)})
     elif not quiet:
-        typer.echo(f"wrote {baseline}: {len(written.metrics)} metrics of {len(data)} run{'s' * (len(data) > 1)}")
+        several = "s" * (len(subjects) > 1)
+        typer.echo(f"wrote {baseline}: {len(written.metrics)} metrics of {len(subjects)} run{several}")
+        for name, (before, after) in (written.history[-1]["changes"] if written.history else {}).items():
+            typer.echo(f"  {name}: {before:.6g} -> {after:.6g}")
+        if not written.reason:
+            typer.echo('no reason is kept in it: --reason "…" says why the figures moved')
