@@ -3,6 +3,7 @@
 from experiments.cli.bench import app
 from experiments.cli.calibrate import calibrate
 from experiments.cli.doctor import doctor
+from experiments.cli.experiment import experiment_app
 from experiments.cli.explain import explain
 from experiments.cli.gate import gate
 from experiments.cli.init import init
@@ -34,5 +35,6 @@ for _name, _command in (
     ("doctor", doctor),
 ):
     app.command(_name)(_command)
+app.add_typer(experiment_app, name="experiment")
 app.add_typer(model_app, name="model")
 app.add_typer(trace_app, name="trace")

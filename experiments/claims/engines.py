@@ -1,0 +1,220 @@
+"""vLLM, SGLang and TensorRT-LLM as presets, on four kinds of traffic.
+
+What differs between the presets is policy (admission, prefill first or mixed, preemption), KV allocator, memory rule,
+planning ahead and host time; the GPU's kernels are priced alike. So a difference here is one of scheduling, and a
+published one that is not found here is one of kernels, of versions, or of settings. Traffic: the bundled chat, code
+and agents traces, and long documents (16,000 tokens in on average, 300 out). TensorRT-LLM computes prompts whole by
+default, which for prompts beyond a step's budget nobody would run: on agents and long documents it has chunked
+context.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.claims.base import Chart, Check, Result, Table, Verdict, more
+from experiments.claims.simulate import Run, simulate
+
+NAME, TITLE = "engines", "Engines compared: vLLM, SGLang, TensorRT-LLM"
+WORKLOAD = """
+name: engines
+model: meta-llama/Llama-3.1-8B
+backend: {name: sim, gpu: h100-sxm}
+engine: {preset: vllm, max_model_len: 131072}
+traffic:
+  max_tokens: {fixed: 2048}
+  trace: {format: twinserve, path: chat.jsonl.gz, limit: 2000}
+load: {mode: closed, concurrency: 128}
+"""
+ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "tensorrt-llm"}
+LONG = {
+    "requests": 300,
+    "input_tokens": {"distribution": "lognormal", "mean": 16000, "std": 9000, "low": 1000, "high": 100000},
+    "output_tokens": {"distribution": "lognormal", "mean": 300, "std": 200, "low": 10, "high": 2000},
+}
+TRAFFIC: dict[str, dict[str, Any]] = {
+    "chat": {"load.concurrency": 128},
+    "code": {"traffic.trace.path": "code.jsonl.gz", "load.concurrency": 128},
+    "agents": {"traffic.trace.path": "agents.jsonl.gz", "traffic.trace.limit": 1000, "load.concurrency": 24},
+    "long documents": {"traffic.trace": None, "traffic.synthetic": LONG, "load.concurrency": 24},
+}
+OFFLINE = """
+name: offline, ShareGPT
+model: meta-llama/Llama-3.1-8B
+backend: {name: sim, gpu: h100-sxm}
+engine: {preset: vllm, kv: {memory_utilization: 0.8}}
+traffic:
+  max_tokens: exact
+  synthetic:
+    requests: 1000
+    arrivals: {process: at-once}
+    input_tokens: {distribution: lognormal, mean: 225, std: 250, low: 4, high: 2000}
+    output_tokens: {distribution: lognormal, mean: 200, std: 180, low: 4, high: 1000}
+load: {mode: open}
+"""
+SCOPE = (
+    "policy, KV memory and host time; kernels are priced alike for all engines, so that a lead by kernels cannot show"
+)
+USERS = (1, 2, 4, 8, 16, 32, 64, 128)
+SHORT = {
+    "traffic.trace": None,
+    "traffic.synthetic": {  # of different lengths, or all users would go in lockstep
+        "requests": 200,
+        "input_tokens": {"distribution": "lognormal", "mean": 256, "std": 200, "low": 16, "high": 2000},
+        "output_tokens": {"distribution": "lognormal", "mean": 128, "std": 100, "low": 8, "high": 1000},
+    },
+}
+CHUNKED = ("agents", "long documents")
+
+
+def run(small: bool = False) -> Result:
+    """The experiment; `small` takes a fifth of the requests."""
+    part = 5 if small else 1
+    full: dict[str, dict[str, Run]] = {}
+    for kind, changes in TRAFFIC.items():
+        size = _size(changes, part)
+        full[kind] = {
+            name: simulate(WORKLOAD, {**changes, **size, "engine.preset": _preset(name, kind)}) for name in ENGINES
+        }
+    offline = {
+        (name, count): simulate(OFFLINE, {"engine.preset": ENGINES[name], "traffic.synthetic.requests": count // part})
+        for name in ("vLLM", "SGLang")
+        for count in (1000, 500)
+    }
+    users = {
+        name: [
+            simulate(WORKLOAD, {
+                **SHORT, "traffic.synthetic.requests": max(200, 10 * n) // part, "load.concurrency": n, "engine.preset": preset,
+            })
+            for n in USERS
+        ]
+        for name, preset in ENGINES.items()
+    }  # fmt: skip
+    tables = (
+        Table(
+            "Engine kept full: Llama-3.1-8B, one H100",
+            ("traffic", "engine", "output tokens/s", "requests/s", "p95 TTFT ms", "p50 TPOT ms", "p99 ITL ms", "hit rate"),
+            tuple(
+                (kind, name, one["output_throughput"], one["request_throughput"], one["p95_ttft_ms"], one["median_tpot_ms"],
+                 one["p99_itl_ms"], f"{(one['prefix_hit_rate'] or 0) * 100:.0f} %")
+                for kind, found in full.items()
+                for name, one in found.items()
+            ),
+        ),
+        Table(
+            "All at once, ShareGPT-like lengths", ("engine", "prompts", "output tokens/s", "seconds"),
+            tuple((name, one["completed"], one["output_throughput"], one["duration"]) for (name, _), one in offline.items()),
+        ),
+        Table(
+            "Median TTFT (ms) by users, 256 in and 128 out on average", ("engine", *map(str, USERS)),
+            tuple((name, *(one["median_ttft_ms"] for one in found)) for name, found in users.items()),
+        ),
+    )  # fmt: skip
+    charts = (
+        Chart(
+            "Tokens a second over vLLM's, engine kept full", "bars", tuple(full),
+            {
+                name: [full[kind][name]["output_throughput"] / full[kind]["vLLM"]["output_throughput"] for kind in full]
+                for name in ENGINES
+            },
+            "", "over vLLM", level=(1.0, "vLLM"),
+        ),
+        Chart(
+            "Median time to first token as users grow (256 in, 128 out)", "lines", USERS,
+            {name: [one["median_ttft_ms"] for one in found] for name, found in users.items()}, "users", "ms", log_x=True,
+        ),
+    )  # fmt: skip
+    return Result(NAME, TITLE, tables, charts, (_sglang(offline, full), _tensorrt(full), _first(users)), small)
+
+
+def _preset(name: str, kind: str) -> str:
+    return "tensorrt-llm-chunked" if name == "TensorRT-LLM" and kind in CHUNKED else ENGINES[name]
+
+
+def _size(changes: dict, part: int) -> dict[str, int]:
+    if "traffic.synthetic" in changes:
+        return {"traffic.synthetic.requests": LONG["requests"] // part}
+    return {"traffic.trace.limit": changes.get("traffic.trace.limit", 2000) // part}
+
+
+def _sglang(offline: dict, full: dict) -> Verdict:
+    gain = offline["SGLang", 1000]["output_throughput"] / offline["vLLM", 1000]["output_throughput"]
+    longer = offline["SGLang", 500]["duration"] / offline["vLLM", 500]["duration"]
+    rates = {
+        kind: found["SGLang"]["output_throughput"] / found["vLLM"]["output_throughput"] for kind, found in full.items()
+    }
+    measured = {"SGLang": 16_215, "vLLM": 12_553}
+    ours = {name: offline[name, 1000]["output_throughput"] for name in measured}
+    near = max(abs(ours[name] / value - 1) for name, value in measured.items())
+    return Verdict(
+        "SGLang makes 16,200 tokens a second where vLLM makes 12,500 (+29 %); 500 prompts take 54.2 s against 58.9 "
+        "s (-8 %)",
+        "article 2; the first after AIMultiple (H100, Llama-3.1-8B, bf16, 1,000 ShareGPT prompts, memory fraction 0.8)",
+        (
+            Check("1,000 prompts at once: SGLang over vLLM", "+29 % (± 10 points)", more(gain), 1.19 <= gain <= 1.39),
+            Check("500 prompts: time of SGLang over vLLM's", "−8 % (± 5 points)", more(longer), 0.87 <= longer <= 0.97),
+            Check("tokens a second within a quarter of each", "16,200 and 12,500",
+                  f"{ours['SGLang']:,.0f} and {ours['vLLM']:,.0f}", near <= 0.25),
+        ),
+        f"By policy alone SGLang gets {more(gain)} here: both batch continuously, page, and plan ahead of the GPU. "
+        f"Against what was measured we are {more(ours['vLLM'] / measured['vLLM'])} for vLLM and "
+        f"{more(ours['SGLang'] / measured['SGLang'])} for SGLang; lengths of answers are not stated there. A lead "
+        "of 29 % between engines with the same kernels would have to be host time of one version. The two "
+        f"published figures contradict each other (+29 % and +{58.9 / 54.2 * 100 - 100:.0f} % in rate), so that "
+        "both cannot be the engine's. Kept full with other traffic, SGLang's preset is at "
+        f"{', '.join(f'{more(rate)} ({kind})' for kind, rate in rates.items())}.",
+        SCOPE,
+    )  # fmt: skip
+
+
+def _tensorrt(full: dict) -> Verdict:
+    rates = {
+        kind: found["TensorRT-LLM"]["request_throughput"] / found["vLLM"]["request_throughput"]
+        for kind, found in full.items()
+    }
+    inside = {kind: 1.10 <= rate <= 1.35 for kind, rate in rates.items()}
+    chat = full["chat"]
+    low, high = 180 / 160, 220 / 120
+    queue = {name: one["mean_queue_ms"] for name, one in chat.items()}
+    return Verdict(
+        "TensorRT-LLM is 15 to 30 % faster than vLLM on well-supported models; 180-220 against 120-160 requests a "
+        "second",
+        "article 1; article 2",
+        (
+            *(
+                Check(f"{kind}: requests a second", "+15 to 30 % (± 5 points)", more(rate), inside[kind])
+                for kind, rate in rates.items()
+            ),
+            Check("chat: ratio of requests a second as article 2 has it", f"{low:.2f}x to {high:.2f}x", f"{rates['chat']:.2f}x",
+                  low <= rates["chat"] <= high),
+        ),
+        "Scheduling gives TensorRT-LLM no such lead: "
+        f"{', '.join(f'{kind} {more(rate)}' for kind, rate in rates.items())}. Its default reserves whole answers, "
+        f"which only costs places (chat: {queue['TensorRT-LLM']:,.0f} ms in the queue on average, vLLM "
+        f"{queue['vLLM']:,.0f}). What was published must then come from kernels, which are priced alike here, or "
+        "from settings.",
+        SCOPE,
+    )  # fmt: skip
+
+
+def _first(users: dict) -> Verdict:
+    ours = {name: [one["median_ttft_ms"] for one in found] for name, found in users.items()}
+    vllm, trt = ours["vLLM"], ours["TensorRT-LLM"]
+    grow = {name: values[-1] / values[0] for name, values in ours.items()}
+    return Verdict(
+        "vLLM's TTFT stays at 50-80 ms as users grow; TensorRT-LLM's is 35-50 ms at low concurrency and scales worse",
+        "article 2 (model and lengths not stated; 256 in and 128 out on average here)",
+        (
+            Check(f"vLLM, {USERS[0]} to {USERS[-1]} users", "50-80 ms", f"{min(vllm):.0f}-{max(vllm):.0f} ms",
+                  min(vllm) >= 40 and max(vllm) <= 96),
+            Check(f"TensorRT-LLM, up to {USERS[3]} users", "35-50 ms", f"{min(trt[:4]):.0f}-{max(trt[:4]):.0f} ms",
+                  min(trt[:4]) >= 28 and max(trt[:4]) <= 60),
+            Check("TensorRT-LLM is ahead at low concurrency", "yes", f"{trt[0]:.0f} against {vllm[0]:.0f} ms", trt[0] < vllm[0]),
+            Check("and grows more with the users", "yes", f"{grow['TensorRT-LLM']:.2g}x against {grow['vLLM']:.2g}x",
+                  grow["TensorRT-LLM"] > grow["vLLM"]),
+        ),
+        f"From {USERS[0]} to {USERS[-1]} users TTFT grows {grow['vLLM']:.2g} times (vLLM), {grow['SGLang']:.2g} "
+        f"(SGLang) and {grow['TensorRT-LLM']:.2g} (TensorRT-LLM). It stays where it is as long as prompts find room "
+        "in a step and grows with the steps' length after that: no engine keeps it whatever the load.",
+        SCOPE,
+    )  # fmt: skip
