@@ -160,14 +160,16 @@ def read_gpu(path: Path) -> GPUSpec:
 
 
 def load_gpu(name: str) -> GPUSpec:
-    """A GPU by name or alias, case-insensitive, or the path of a `.toml` that describes one.
+    """A GPU by name, alias or the name that its driver tells, case-insensitive, or the path of a `.toml` that describes one.
 
     Raises:
         InputError: no such GPU, with the nearest names.
     """
     if name.endswith(".toml"):
         return read_gpu(Path(name))
-    key = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
+    key = name.lower().replace("_", "-").replace(" ", "-")
+    for vendor in ("nvidia-", "geforce-", "amd-", "instinct-"):
+        key = key.removeprefix(vendor)
     for spec in _table():
         if key == spec.name or key in spec.aliases:
             return spec

@@ -13,12 +13,12 @@ SHARED = Path(__file__).parents[3].parent / "shared"
 
 @pytest.mark.parametrize("gpu", list_gpus(), ids=lambda g: g.name)
 def test_figures_are_in_si_units_and_plausible(gpu):
-    assert 16 * GIB < gpu.memory_bytes <= gpu.nominal_gb * GIB
+    assert 14 * GIB < gpu.memory_bytes <= gpu.nominal_gb * GIB
     assert gpu.memory_bytes > gpu.nominal_gb * GB * 0.94
     assert 2e11 < gpu.bandwidth < 1e13
     assert 5e13 < gpu.bf16 < 5e15
     assert gpu.fp8 in (0, pytest.approx(2 * gpu.bf16, rel=0.03))
-    assert gpu.sms > 50 and gpu.pcie >= 32e9 and gpu.source
+    assert gpu.sms >= 40 and gpu.pcie >= 16e9 and gpu.source
     assert (gpu.link_bandwidth > 0) == bool(gpu.link)
 
 
@@ -32,7 +32,12 @@ def test_an_h100_shows_less_than_its_box_says():
 @pytest.mark.parametrize(
     ("written", "name"),
     [("H100", "h100-sxm"), ("h100_sxm", "h100-sxm"), ("H100-SXM", "h100-sxm"), ("a100", "a100-sxm"),
-     ("A100-SXM-80GB", "a100-sxm"), ("NVIDIA H200", "h200-sxm"), ("b200", "b200-sxm")],
+     ("A100-SXM-80GB", "a100-sxm"), ("NVIDIA H200", "h200-sxm"), ("b200", "b200-sxm"),
+     ("V100", "v100-sxm"), ("A6000", "rtx-a6000"), ("RTX 3090", "rtx-3090"), ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+     ("Tesla T4", "t4"), ("NVIDIA A10", "a10"), ("H100 NVL", "h100-nvl"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+     ("NVIDIA A100-SXM4-80GB", "a100-sxm"), ("NVIDIA A100-SXM4-40GB", "a100-40gb"), ("NVIDIA H100 PCIe", "h100-pcie"),
+     ("NVIDIA A100 80GB PCIe", "a100-pcie"), ("NVIDIA RTX A6000", "rtx-a6000"), ("AMD Instinct MI300X", "mi300x"),
+     ("NVIDIA L40S", "l40s"), ("NVIDIA B200", "b200-sxm"), ("NVIDIA GH200 480GB", "gh200")],
 )  # fmt: skip
 def test_names(written, name):
     assert load_gpu(written).name == name
