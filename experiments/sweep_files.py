@@ -212,9 +212,7 @@ def _truths(values: list, missing: list[bool]) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    bits, known = (
-        np.packbits(np.array(each, bool), bitorder="little") for each in (values, np.logical_not(missing))
-    )
+    bits, known = (np.packbits(np.array(each, bool), bitorder="little") for each in (values, np.logical_not(missing)))
     return pa.Array.from_buffers(pa.bool_(), len(values), [pa.py_buffer(known), pa.py_buffer(bits)])
 
 

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +24,8 @@ from workloads.errors import InputError, OutputError, TargetError
 LOCAL = "local"
 AHEAD = 2
 """Tasks handed to the cluster for every core that it has: the rest wait here, so that Ctrl-C leaves little behind."""
+CONNECT = 10.0
+"""Seconds to wait for the head of a cluster to answer."""
 
 
 def on_ray(
@@ -114,6 +117,25 @@ def _ray() -> Any:
     return ray
 
 
+def _reach(address: str) -> None:
+    """Find out at once that nobody listens at `host:port`: Ray itself would wait for minutes.
+
+    Raises:
+        InputError: not an address.   TargetError: nobody answers there.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InputError(
+            f"--ray {address!r} is no address of a cluster", hint="such as ray://HOST:10001, HOST:6379, auto or local"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
+    except OSError as error:
+        raise TargetError(f"there is no Ray cluster at {address!r}: {error.strerror or error}") from None
+
+
 @contextlib.contextmanager
 def _cluster(ray: Any, address: str, most: int | None) -> Iterator[None]:
     """Connected to a cluster; one that is already connected is left so."""
@@ -124,6 +146,7 @@ def _cluster(ray: Any, address: str, most: int | None) -> Iterator[None]:
     if address == LOCAL:
         options["num_cpus"] = most
     else:
+        _reach(address)
         options = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
         ray.init(**options)

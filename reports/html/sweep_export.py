@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.html.curves import Curve
+from reports.html.scales import fit, log_ticks, tick_label
 from reports.html.sweep_figures import Plot, sweep_plots
 from reports.html.sweep_series import Sweep
 from reports.wording import clean
@@ -69,11 +70,9 @@ def _draw(plot: Plot) -> Any:
     axes = figure.add_subplot()
     for curve in plot.lines:
         _curve(axes, curve, plot)
-    if plot.log_x:
-        axes.set_xscale("log")
-    if plot.log_y:
-        axes.set_yscale("log")
-    else:
+    _scale(axes.xaxis, plot.log_x, [x for x, _ in plot.spots])
+    _scale(axes.yaxis, plot.log_y, [y for _, y in plot.spots])
+    if not plot.log_y:
         axes.set_ylim(bottom=0)
     if plot.x_labels:
         axes.set_xticks([value for value, _ in plot.x_labels], [clean(text, 24) for _, text in plot.x_labels])
@@ -86,6 +85,18 @@ def _draw(plot: Plot) -> Any:
     if len([curve for curve in plot.lines if curve.spots]) > 1:
         axes.legend(frameon=False, fontsize=8)
     return figure
+
+
+def _scale(axis: Any, log: bool, values: Sequence[float]) -> None:
+    """An axis with the page's ticks: round numbers, 1.5k for thousands."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+    if log:
+        getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+        axis.set_major_locator(FixedLocator(log_ticks(*fit(values, log=True))))
+        axis.set_minor_locator(NullLocator())
+        axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
 
 
 def _curve(axes: Any, curve: Curve, plot: Plot) -> None:
