@@ -2,11 +2,13 @@
 # make test    set up what tests need and run them (ARGS="-k gate" picks some; EXTRAS=dev,engine brings torch along)
 # make lint    style
 # make bench   the project's own speed
+# make gate    hold the example workloads against baselines/ (make gate-update REASON="…" renews them)
 # make kernels compile the Triton kernels for GPUs that need not be here, and renew docs/kernels.md
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+REASON ?=
 EXTRAS ?= dev
 EXAMPLE ?= workloads/examples/chat-h100.yaml
 
@@ -18,7 +20,7 @@ comma := ,
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.$(subst $(comma),-,$(EXTRAS))-installed
 
-.PHONY: run test lint bench kernels
+.PHONY: run test lint bench gate gate-update kernels
 .DELETE_ON_ERROR:
 
 run: $(CORE)
@@ -34,6 +36,17 @@ lint: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=min,median,rounds $(ARGS)
+
+# A baseline is that of the example of the same name; a sweep is held at its base point. Every one is looked at, then it fails.
+gate: $(CORE)
+	@status=0; for base in baselines/*.json; do name=$$(basename $$base .json); echo "gate: $$name"; \
+	$(BIN)/bench gate workloads/examples/$$name.yaml --baseline $$base --set sweep=null $(ARGS) || status=1; done; exit $$status
+
+gate-update: $(CORE)
+	@test -n '$(REASON)' || { echo 'say why the figures moved: make gate-update REASON="…"'; exit 1; }
+	@for base in baselines/*.json; do name=$$(basename $$base .json); \
+	$(BIN)/bench gate workloads/examples/$$name.yaml --baseline $$base --set sweep=null --update --reason '$(REASON)' $(ARGS) \
+	|| exit 1; done
 
 kernels:
 	@$(BIN)/python -c 'import torch, triton' 2>/dev/null || { echo "torch and triton are needed: $(BIN)/pip install -e '.[engine]'"; exit 1; }
