@@ -1,0 +1,1 @@
+"""Quantized checkpoints made from plain ones, layer by layer."""
