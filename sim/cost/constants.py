@@ -290,8 +290,9 @@ def list_constants() -> list[tuple[str, str]]:
 def nearest_measured(gpu: GPUSpec) -> str:
     """The GPU whose kernels are most like this one's, among those that were measured on all operators.
 
-    Ampere, and what is older, is like A100, everything newer like H100: on an RTX PRO 6000 (vLLM 0.19, LLMServingSim's recordings) H100's
-    shares come within 4 % for decode attention where A100's are 21 % off, and both within 8 % for linear layers.
+    Ampere, and what is older, is like A100, everything newer like H100: on an RTX PRO 6000 (vLLM 0.19, LLMServingSim's
+    recordings) H100's shares come within 4 % for decode attention where A100's are 21 % off, and both within 8 % for
+    linear layers.
     """
     return "a100-sxm" if gpu.arch in ("volta", "turing", "ampere") else "h100-sxm"
 
