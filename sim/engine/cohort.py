@@ -21,7 +21,7 @@ class Cohort:
         block_size: tokens between two of a member's needs for memory.
     """
 
-    __slots__ = ("_wheel", "block_size", "context", "size", "tick")
+    __slots__ = ("_turns", "_wheel", "block_size", "context", "size", "tick")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -29,6 +29,7 @@ class Cohort:
         self.size = 0
         self.context = 0
         self._wheel: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
+        self._turns = self._wheel * 2  # any turns of less than a lap are a slice of it
 
     @property
     def members(self) -> list[Sequence]:
@@ -59,6 +60,12 @@ class Cohort:
     def crossing(self, ahead: int = 0) -> dict[Sequence, None]:
         """Members whose next token, `ahead` steps from now, is the first of a new block."""
         return self._wheel[(self.tick + ahead) % self.block_size]
+
+    def crossings(self, ahead: int, steps: int) -> int:
+        """How many new blocks the `steps` decode steps take whose first is `ahead` steps from now."""
+        laps, rest = divmod(steps, self.block_size)  # in any `block_size` steps every member needs exactly one block
+        first = (self.tick + ahead) % self.block_size
+        return laps * self.size + sum(map(len, self._turns[first : first + rest]))
 
     def advance(self, steps: int = 1) -> None:
         """Give every member `steps` tokens."""

@@ -164,7 +164,9 @@ class Recorder:
         self.sample(ends[-1], state)
         last, steps = self.samples[-1], len(ends)
         self.samples[-1] = last._replace(
-            steps=last.steps + steps, decode_rows=last.decode_rows + plan.rows * steps, busy=last.busy + ends[-1] - start
+            steps=last.steps + steps,
+            decode_rows=last.decode_rows + plan.rows * steps,
+            busy=last.busy + ends[-1] - start,
         )
 
     def sample(self, now: float, state: EngineState) -> None:

@@ -33,12 +33,8 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
         answer: content id of the answer.
         block: tokens a block.
     """
-    if len(prompt) == 1 and not prompt[0][2] % block:  # the common case: nothing straddles
-        content, offset, length = prompt[0]
-        count = length // block
-        key = hash((_ROOT, 0, 2 * content + 1, offset))
-        after = hash((key, count, 2 * answer + 1, 0))
-        return [_made(KeyRun, (0, count, key)), _made(KeyRun, (count, count + _ENDLESS // block, after))]
+    if len(prompt) == 1:
+        return _of_one_span(prompt[0], answer, block)
     runs: list[KeyRun] = []
     previous, done = _ROOT, 0  # name of the run before, and how many blocks it has
     position = 0  # blocks done
@@ -65,6 +61,28 @@ def key_runs(prompt: Seq[Span], answer: int, block: int) -> list[KeyRun]:
             position += count
         if rest := length - count * block:
             pieces, filled = [(content, offset + count * block, rest)], rest
+    return runs
+
+
+def _of_one_span(span: Span, answer: int, block: int) -> list[KeyRun]:
+    """What `key_runs` makes of the commonest prompt, without its loop."""
+    content, offset, length = span
+    content, answer = 2 * content + 1, 2 * answer + 1
+    count = length // block
+    rest = length - count * block
+    runs: list[KeyRun] = []
+    previous = _ROOT
+    if count:
+        previous = hash((_ROOT, 0, content, offset))
+        runs.append(_made(KeyRun, (0, count, previous)))
+    done, taken = count, 0
+    if rest:  # a block with the end of the prompt and the beginning of the answer
+        taken = block - rest
+        previous = hash((previous, count, (content, offset + count * block, rest), (answer, 0, taken)))
+        runs.append(_made(KeyRun, (count, count + 1, previous)))
+        done, count = 1, count + 1
+    after = hash((previous, done, answer, taken))
+    runs.append(_made(KeyRun, (count, count + (_ENDLESS - taken) // block, after)))
     return runs
 
 

@@ -240,10 +240,7 @@ class PagedAllocator:
         return cohort.crossing()
 
     def replay(self, cohort: Cohort, steps: int) -> None:
-        laps, rest = divmod(steps, self.block_size)
-        need = laps * cohort.size  # in any `block_size` steps every member needs exactly one block
-        for ahead in range(1, rest + 1):
-            need += len(cohort.crossing(ahead))
+        need = cohort.crossings(1, steps)
         if need:
             self._spare += self.pool.take(need)
             self._held += need
