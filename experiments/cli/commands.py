@@ -2,6 +2,7 @@
 
 from experiments.cli.bench import app
 from experiments.cli.calibrate import calibrate
+from experiments.cli.compare import compare
 from experiments.cli.doctor import doctor
 from experiments.cli.experiment import experiment_app
 from experiments.cli.explain import explain
@@ -23,6 +24,7 @@ __all__ = ["app"]
 for _name, _command in (
     ("run", run),
     ("sweep", sweep),
+    ("compare", compare),
     ("gate", gate),
     ("report", report),
     ("validate", validate),
