@@ -1,0 +1,132 @@
+"""What arithmetic says before anything is simulated: what a lone request takes, and what a full replica keeps up with.
+
+A lone request on an idle engine is as fast as any: where it is too slow, no number of replicas helps. A replica's capacity is
+that of its best steady batch: `B` sequences decode, and each step also computes the prompt tokens that come in for them,
+`B × input / output`; a step of that shape takes `t`, and `B / (output × t)` requests a second are served. `B` is bounded by
+the sequences and the KV that the engine may hold, and by the TPOT that is allowed, since `t` is the time between two tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from experiments.planner.demand import Demand
+from experiments.planner.slo import Limit
+from experiments.resolve import Resolved
+from sim.cost.base import StepShape
+
+SLACK = 1.25
+"""A simulated replica may do so many times better than its steady batch says: the floor of the number of replicas."""
+FULL = 0.85
+"""Share of its capacity at which a replica is first tried."""
+_TOLERANCE = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one candidate.
+
+    Attributes:
+        capacity: requests a second that a replica keeps up with, at best.   batch: sequences decoding then.
+        least, guess: replicas that are needed at the very least, and where to begin.
+        problem: why no number of replicas will do; "" where one may.
+        excess: what is possible over what is allowed, of the limit that no number of replicas meets; 0 where there is none.
+    """
+
+    capacity: float
+    batch: int
+    least: int
+    guess: int
+    problem: str = ""
+    excess: float = 0.0
+
+
+def bounds(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> Bounds:
+    """Bounds of a candidate that fits into memory."""
+    problem, excess = _alone(resolved, demand, limits)
+    capacity, batch = _capacity(resolved, demand, limits)
+    if demand.concurrency:
+        guess = max(ceil(demand.concurrency / max(batch, 1)), 1)
+        return Bounds(capacity, batch, 1, guess, problem, excess)
+    if not capacity:
+        return Bounds(0.0, batch, 1, 1, problem, excess)
+    # stages work on different batches at once: at best each is busy all the time
+    least = max(ceil(demand.rate / (capacity * SLACK * resolved.engine.parallel.pipeline)), 1)
+    return Bounds(capacity, batch, least, max(ceil(demand.rate / (capacity * FULL)), least), problem, excess)
+
+
+def _alone(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> tuple[str, float]:
+    """Which limit a lone request breaks, and by what factor."""
+    traffic, worst = demand.traffic, ("", 0.0)
+    for limit in limits:
+        seconds = None
+        if limit.metric == "ttft" and not demand.seen:  # a hit in a prefix cache makes prompts shorter
+            seconds = _first_token(resolved, _statistic(traffic.input_tokens, limit))
+            what = "the first token of a prompt like that, alone on the engine, takes"
+        elif limit.metric in ("tpot", "itl"):
+            context = int(traffic.input_tokens.min()) + 1
+            seconds = resolved.cost.step_seconds(StepShape(1, context, (), 1))
+            what = "a token of one request, alone on the engine, takes"
+        if seconds is not None and seconds > _TOLERANCE * limit.seconds and seconds / limit.seconds > worst[1]:
+            said = f"{limit.name}: {what} {seconds * 1e3:.3g} ms, and {limit.seconds * 1e3:.4g} ms are allowed"
+            worst = (said, seconds / limit.seconds)
+    return worst
+
+
+def _statistic(values: np.ndarray, limit: Limit) -> int:
+    return (
+        int(values.mean()) if limit.percentile is None else int(np.percentile(values, limit.percentile, method="lower"))
+    )
+
+
+def _first_token(resolved: Resolved, tokens: int) -> float:
+    """Seconds from sending a prompt of so many tokens to its first token, on an idle engine."""
+    front, budget = resolved.cost.front_end, resolved.engine.scheduler.max_num_batched_tokens
+    seconds, done = front.base + front.input_token * tokens + front.token_seconds, 0
+    while done < tokens:
+        new = min(budget, tokens - done)
+        seconds += resolved.cost.step_seconds(StepShape(0, 0, ((new, done),), int(done + new == tokens)))
+        done += new
+    return seconds
+
+
+def _capacity(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> tuple[float, int]:
+    """Requests a second of the best steady batch, and its sequences."""
+    inputs, outputs = demand.inputs * (1 - demand.seen), demand.outputs
+    context = demand.inputs + outputs / 2
+    most = min(resolved.engine.scheduler.max_num_seqs, int(resolved.budget.kv_tokens / max(context, 1)))
+    slowest = min((limit.seconds for limit in limits if limit.metric in ("tpot", "itl")), default=float("inf"))
+    budget = resolved.engine.scheduler.max_num_batched_tokens
+    best, batch = 0.0, 1
+    for rows in _sizes(most):
+        seconds = steady_step(resolved, rows, inputs / outputs, context, budget)
+        rate = rows / (outputs * seconds)
+        if seconds > slowest and rows > 1:
+            break
+        if rate > best:
+            best, batch = rate, rows
+    return best, batch
+
+
+def steady_step(resolved: Resolved, rows: int, prompt: float, context: float, budget: int) -> float:
+    """Seconds of a step in which so many sequences decode and `prompt` prompt tokens come in for each of them."""
+    whole = StepShape(rows, round(rows * context), (), rows)
+    tokens = rows * prompt
+    often = min(1.0, max(tokens / 256, tokens / max(budget - rows, 1)))  # prompts come whole, not a token at a time
+    chunk = max(round(min(tokens / often, budget)), 1)
+    mixed = StepShape(rows, round(rows * context), ((chunk, 0),), rows + 1)
+    cost = resolved.cost
+    return (1 - often) * cost.step_seconds(whole) + often * cost.step_seconds(mixed)
+
+
+def _sizes(most: int) -> list[int]:
+    """Batches to look at: about 20 % apart."""
+    sizes, rows = [], 1.0
+    while rows < most:
+        sizes.append(int(rows))
+        rows = max(rows * 1.2, rows + 1)
+    return [*dict.fromkeys(sizes), max(most, 1)]
