@@ -11,8 +11,9 @@ from typing import Any
 from reports import strict_json
 from reports.compare.bootstrap import LEVEL, ratio_intervals
 from reports.compare.comparison import HIGHER, LOWER, Ratio, _pairs, figure_of, ratio_of
-from reports.run_folder import RUN, read_run
+from reports.run_folder import RUN, read_head, read_run
 from reports.subject import Subject
+from reports.traffic import Traffic, differences
 from reports.wording import clean, setting
 from workloads.errors import InputError, Place
 
@@ -27,11 +28,11 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a sweep: its values by key, its summary, its traffic's fingerprint, and its folder where it is there."""
+    """One point of a sweep: its values by key, its summary, and where its folder is there, that and its traffic."""
 
     values: dict[str, Any]
     summary: dict[str, Any]
-    fingerprint: str | None
+    traffic: Traffic
     folder: Path | None
 
     @property
@@ -123,10 +124,12 @@ def compare_sweeps(sweeps: Sequence[Sweep], *, force: bool = False) -> SweepComp
         raise InputError(
             f"the sweeps have no point in common ({told})", hint="sweep the same keys over the same values"
         )
-    apart = [tables[0][key] for key in common if len({table[key].fingerprint for table in tables}) > 1]
+    apart = {key: found for key in common if (found := _apart([table[key] for table in tables]))}
     if apart and not force:
+        key, found = next(iter(apart.items()))
         raise InputError(
-            f"the sweeps had different traffic at {len(apart)} of {len(common)} common points, first at {apart[0].label()}",
+            f"the sweeps had different traffic at {len(apart)} of {len(common)} common points, first at "
+            f"{tables[0][key].label()}: {'; '.join(found)}",
             hint="--force compares them all the same",
         )
     rows = []
@@ -149,14 +152,25 @@ def compare_sweeps(sweeps: Sequence[Sweep], *, force: bool = False) -> SweepComp
     return SweepComparison(tuple(sweeps), tuple(rows), tuple(notes))
 
 
+def _apart(points: Sequence[Point]) -> list[str]:
+    """In what the traffic of the same point differs between sweeps."""
+    return [said for other in points[1:] for said in differences(points[0].traffic, other.traffic)]
+
+
 def _point(item: Any, folder: Path) -> Point | None:
     if not isinstance(item, dict) or not isinstance(item.get("summary"), dict) or not item["summary"]:
         return None
     values = item.get("values") if isinstance(item.get("values"), dict) else {}
     name = item.get("folder")
     place = folder / name if isinstance(name, str) and name and (folder / name / RUN).is_file() else None
-    fingerprint = item.get("fingerprint")
-    return Point(values, item["summary"], fingerprint if isinstance(fingerprint, str) and fingerprint else None, place)
+    return Point(values, item["summary"], _traffic(place, item["summary"]), place)
+
+
+def _traffic(folder: Path | None, summary: dict[str, Any]) -> Traffic:
+    """The traffic of a point: by its fingerprint where its run is there, else only how many requests there were."""
+    if folder is None:
+        return Traffic.read({"requests": summary.get("requests")})
+    return Subject.of(read_head(folder)).traffic
 
 
 def _ends(points: Sequence[Point]) -> list[dict[str, tuple[float, float]]]:

@@ -1,0 +1,115 @@
+"""`bench compare` from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from experiments.cli import app
+from reports.export import write_vllm_result
+from reports.run_folder import read_run
+
+
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def two(workload: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The same traffic on two GPUs."""
+    folders = tmp_path / "h100", tmp_path / "l4"
+    for folder in folders:
+        assert (
+            bench(
+                "run", workload, "--gpu", f"{folder.name}{'-sxm' * (folder.name == 'h100')}", "--out", folder, "-q"
+            ).exit_code
+            == 0
+        )
+    return folders
+
+
+def test_table_page_markdown_and_json(two: tuple[Path, Path], tmp_path: Path) -> None:
+    done = bench("compare", *two, "--out", tmp_path / "page.html", "--markdown", tmp_path / "t.md")
+    assert done.exit_code == 0, done.output
+    assert "worse" in done.stdout
+    assert "backend.gpu" in done.stdout
+    assert (tmp_path / "page.html").read_text("utf-8").count("<svg") == 6
+    assert json.loads((tmp_path / "page.json").read_text("utf-8"))["settings"]["backend.gpu"] == ["h100-sxm", "l4"]
+    assert (tmp_path / "t.md").read_text("utf-8").startswith("|")
+    assert bench("compare", *two, "--out", tmp_path / "folder", "-q").stdout == ""
+    assert sorted(p.name for p in (tmp_path / "folder").iterdir()) == ["compare.json", "report.html"]
+    assert json.loads(bench("compare", *two, "--json").stdout)["figures"]
+    printed = bench("compare", *two, "--markdown", "-").stdout
+    assert printed.startswith("|")
+
+
+def test_other_traffic_exits_2_and_says_what(workload: Path, two: tuple[Path, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert bench("run", workload, "--out", other, "-q", "--set", "traffic.synthetic.requests=30").exit_code == 0
+    done = bench("compare", two[0], other)
+    assert done.exit_code == 2
+    assert "requests 40 and 30" in done.stderr
+    assert "--force" in done.stderr
+    forced = bench("compare", two[0], other, "--force")
+    assert forced.exit_code == 0
+    assert "different traffic" in forced.stdout
+
+
+def test_measured_beside_simulated(two: tuple[Path, Path], tmp_path: Path) -> None:
+    write_vllm_result(read_run(two[1]), tmp_path / "v.json", detailed=True)
+    done = bench("compare", two[0], tmp_path / "v.json", "--name", "simulated", "--name", "measured", "--json")
+    assert done.exit_code == 0, done.output
+    assert [r["name"] for r in json.loads(done.stdout)["runs"]] == ["simulated", "measured"]
+
+
+def test_files_with_several_runs(two: tuple[Path, Path], tmp_path: Path) -> None:
+    write_vllm_result(read_run(two[1]), tmp_path / "v.json", detailed=True)
+    line = json.dumps(json.loads((tmp_path / "v.json").read_text()))
+    many = tmp_path / "many.jsonl"
+    many.write_text(f"{line}\n{line}\n")
+    assert bench("compare", many).exit_code == 0, "its runs are held against each other"
+    refused = bench("compare", two[0], many)
+    assert refused.exit_code == 2
+    assert "many.jsonl#1" in refused.stderr
+    assert bench("compare", two[0], f"{many}#2").exit_code == 0
+    wrong = bench("compare", two[0], f"{many}#7")
+    assert wrong.exit_code == 2
+    assert "has 2 runs, there is no #7" in wrong.stderr
+
+
+def test_sweeps(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write(write().read_text().replace("load: {mode: open}", "load: {mode: closed, concurrency: 1}"))
+    for name, gpu in (("a", "h100-sxm"), ("b", "l4")):
+        over = ("--over", "load.concurrency=[1, 4]", "--workers", "1", "--gpu", gpu, "--out", tmp_path / name, "-q")
+        assert bench("sweep", path, *over).exit_code == 0
+    done = bench("compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "s.html")
+    assert done.exit_code == 0, done.output
+    assert "worse" in done.stdout
+    assert (tmp_path / "s.html").read_text("utf-8").count("<svg") == 4
+    mixed = bench("compare", tmp_path / "a", next((tmp_path / "b" / "points").iterdir()))
+    assert mixed.exit_code == 2
+    assert "is a sweep and" in mixed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("{a}",), "two runs or more"),
+        (("{a}", "{a}"), "named twice"),
+        (("{a}", "nowhere"), "no such file or folder"),
+        (("{a}", "{w}"), "neither a run folder nor a result file"),
+        (("{a}", "{b}", "--name", "1", "--name", "2", "--name", "3"), "--name is given 3 times"),
+        (("{a}", "{b}", "--out", "{w}/x.html"), "cannot write"),
+        (("{a}", "{b}", "--markdown", "{w}/x.md"), "cannot write"),
+    ],
+)
+def test_mistakes(two: tuple[Path, Path], workload: Path, arguments: tuple[str, ...], said: str) -> None:
+    names = {"{a}": str(two[0]), "{b}": str(two[1])}
+    done = bench("compare", *(names.get(a, a.replace("{w}", str(workload))) for a in arguments))
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
