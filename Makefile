@@ -3,6 +3,7 @@
 # make lint    style
 # make bench   the project's own speed
 # make gate    hold the example workloads against baselines/ (make gate-update REASON="…" renews them)
+# make docs    the documentation site, in build/site; a broken link fails
 # make kernels compile the Triton kernels for GPUs that need not be here, and renew docs/kernels.md
 
 PYTHON ?= python3
@@ -20,7 +21,7 @@ comma := ,
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.$(subst $(comma),-,$(EXTRAS))-installed
 
-.PHONY: run test lint bench gate gate-update kernels
+.PHONY: run test lint bench gate gate-update docs kernels
 .DELETE_ON_ERROR:
 
 run: $(CORE)
@@ -47,6 +48,11 @@ gate-update: $(CORE)
 	@for base in baselines/*.json; do name=$$(basename $$base .json); \
 	$(BIN)/bench gate workloads/examples/$$name.yaml --baseline $$base --set sweep=null --update --reason '$(REASON)' $(ARGS) \
 	|| exit 1; done
+
+docs: $(DEV)
+	$(BIN)/python -m experiments.handbook build
+	$(BIN)/zensical build --strict --clean -f build/mkdocs.yml
+	@echo "open build/site/index.html"
 
 kernels:
 	@$(BIN)/python -c 'import torch, triton' 2>/dev/null || { echo "torch and triton are needed: $(BIN)/pip install -e '.[engine]'"; exit 1; }

@@ -30,7 +30,7 @@ class Check:
     met: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """What became of a claim.
 
@@ -56,6 +56,9 @@ class Verdict:
         """As JSON."""
         return {**asdict(self), "checks": [asdict(check) for check in self.checks], "verdict": self.verdict}
 
+    def __repr__(self) -> str:
+        return f"<Verdict: {self.verdict}: {self.claim}>"
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td style='text-align:left'>{escape(check.part)}</td><td>{escape(check.claimed)}</td>"
@@ -71,13 +74,16 @@ class Verdict:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Table:
     """Rows under headings; cells are text or numbers."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+
+    def __repr__(self) -> str:
+        return f"<Table: {self.title}>"
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
@@ -92,7 +98,7 @@ class Table:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Chart:
     """A figure as data; `experiments.claims.figures` draws it.
 
@@ -112,6 +118,9 @@ class Chart:
     log_y: bool = False
     marks: Mapping[float, str] = field(default_factory=dict)
     level: tuple[float, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Chart: {self.title}>"
 
     def _repr_png_(self) -> bytes:
         from experiments.claims.figures import png

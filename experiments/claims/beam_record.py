@@ -61,24 +61,26 @@ def read_record(path: Path = DATA) -> tuple[dict, list[BeamRun]]:
         raise InputError(f"{path} is no record of beam searches: {error}", hint="make it again") from error
 
 
-def replay(run: BeamRun, prompt_tokens: int = 0, block_size: int = 16) -> Sharing:
+def replay(run: BeamRun, prompt_tokens: int = 0, block_size: int = 16, steps: int = 0) -> Sharing:
     """A search in a paged allocator that copies on write.
 
     A beam's first child goes on in its table, further ones fork it; beams without a child give their blocks back.
 
     Args:
         prompt_tokens: of the prompt, in place of the recorded ones; 0 = those.
+        steps: at most so many tokens of the answer; 0 = all that were recorded.
     """
     prompt = prompt_tokens or run.prompt_tokens
-    longest = -(-(prompt + len(run.parents) + 2) // block_size)
+    recorded = run.parents[:steps] if steps else run.parents
+    longest = -(-(prompt + len(recorded) + 2) // block_size)
     pool = PagedAllocator(longest * block_size * (2 * run.width + 1), block_size, prefix_caching=False)
-    first = _sequence(0, prompt, len(run.parents) + 2)
+    first = _sequence(0, prompt, len(recorded) + 2)
     if not pool.admit(first, NO_HIT, prompt):
         raise AssertionError("the pool was made for it")
     first._computed = prompt
     beams, made = [first], 1
     held = apart = copies = 0
-    for parents in run.parents:
+    for parents in recorded:
         kept: list[Sequence] = []
         for parent in parents:
             seq = beams[parent]

@@ -4,8 +4,9 @@ Which beams survive decides how much they share, so it is not assumed but record
 SmolLM2-135M, sixteen instructions, widths 2, 4 and 6 as in the PagedAttention paper, 128 tokens) left the parent of
 every beam at every step in `data/beams.json`; `record_beams.py` makes it again. Here the record is replayed in the
 paged allocator, which shares blocks of 16 tokens and copies the last one when beams part. Saved is what block tables
-would take if nothing were shared, less what is held. The longer the prompt, the more is shared, so that the prompts'
-lengths are varied too: Alpaca's are 19 tokens on average, ShareGPT's 161.
+would take if nothing were shared, less what is held. The longer the prompt, the more is shared, so that lengths are those
+of the paper's data sets, on average: Alpaca 19 in and 58 out (the first 58 recorded), ShareGPT 161 in (all 128 recorded, of
+338 out).
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from experiments.claims.beam_record import BeamRun, Sharing, read_record, replay
 NAME, TITLE = "beam-search", "Copy-on-write sharing in beam search"
 WORKLOAD = ""
 PAPER = {"Alpaca": (0.376, 0.552), "ShareGPT": (0.443, 0.663)}
-PROMPTS = {"Alpaca": 19, "ShareGPT": 161}
+PROMPTS = {"Alpaca": (19, 58), "ShareGPT": (161, 0)}  # mean tokens of prompts, and of answers (0: all 128 recorded)
 LENGTHS = (0, 16, 64, 161, 512, 1024)
 BLOCKS = (1, 8, 16, 32, 128)
 
 
-def saving(runs: list[BeamRun], width: int, prompt: int = 0, block: int = 16) -> Sharing:
+def saving(runs: list[BeamRun], width: int, prompt: int = 0, steps: int = 0, block: int = 16) -> Sharing:
     """Sharing over all searches of a width, summed."""
-    found = [replay(run, prompt, block) for run in runs if run.width == width]
+    found = [replay(run, prompt, block, steps) for run in runs if run.width == width]
     return Sharing(sum(one.held for one in found), sum(one.apart for one in found), sum(one.copies for one in found))
 
 
@@ -51,13 +52,13 @@ def run(small: bool = False) -> Result:
     widths = sorted({one.width for one in runs})
     if small:
         runs = [one for width in widths for one in [each for each in runs if each.width == width][:4]]
-    found = {(width, name): saving(runs, width, tokens) for width in widths for name, tokens in PROMPTS.items()}
+    found = {(width, name): saving(runs, width, *lengths) for width in widths for name, lengths in PROMPTS.items()}
     recorded = {width: saving(runs, width) for width in widths}
     tail = {width: common(runs, width) for width in widths}
     tables = (
         Table(
             f"Memory saved by sharing ({about['model']}, {about['steps']} tokens, blocks of 16)",
-            ("beams", "prompts as recorded", "of 19 (Alpaca)", "of 161 (ShareGPT)", "copies a search", "tokens apart"),
+            ("beams", "lengths as recorded", "as Alpaca's", "as ShareGPT's", "copies a search", "tokens apart"),
             tuple(
                 (width, per_cent(recorded[width].saved, 1), per_cent(found[width, "Alpaca"].saved, 1),
                  per_cent(found[width, "ShareGPT"].saved, 1),
@@ -74,7 +75,7 @@ def run(small: bool = False) -> Result:
         ),
         Chart(
             "Memory saved, by size of block (prompts of 19 tokens)", "lines", BLOCKS,
-            {f"{width} beams": [saving(runs, width, 19, n).saved * 100 for n in BLOCKS] for width in widths},
+            {f"{width} beams": [saving(runs, width, 19, block=n).saved * 100 for n in BLOCKS] for width in widths},
             "tokens of a block", "saved (%)", log_x=True,
         ),
     )  # fmt: skip
@@ -105,9 +106,9 @@ def _verdict(found: dict, widths: list[int], tail: dict, about: dict) -> Verdict
             Check("wider beams share more", "yes", "yes" if rising else "no", rising),
         ),
         f"At most (w - 1)/w can be saved with w beams: {', '.join(per_cent(1 - 1 / width) for width in widths)}. "
-        "How near one comes depends on how far back beams part: the last "
+        f"How near one comes depends on how far back beams part: the last "
         f"{', '.join(f'{tail[width]:.0f}' for width in widths)} tokens on average here for "
-        f"{', '.join(map(str, widths))} beams. {about['model']} is a small model whose beams differ in their latest "
-        "words only; in a larger model they may part earlier, and its answers are longer or shorter than 128 "
-        "tokens.",
+        f"{', '.join(map(str, widths))} beams. {about['model']} is a small model; in a larger one beams may part earlier. "
+        f"ShareGPT's answers are 338 tokens on average and only {about['steps']} were recorded, so that the shared prompt weighs "
+        "more here than there.",
     )  # fmt: skip

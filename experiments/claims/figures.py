@@ -51,17 +51,16 @@ def draw(chart: Chart) -> Figure:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     if chart.log_y:
+        from matplotlib.ticker import LogLocator
+
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         _plain_ticks(axes.yaxis)
     elif all(value is None or value >= 0 for values in chart.series.values() for value in values):
         axes.set_ylim(bottom=0)
     if chart.level is not None:
-        axes.axhline(chart.level[0], color="#555555", linewidth=1, linestyle=":")
-        axes.annotate(
-            chart.level[1], (1, chart.level[0]), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5,
-            color="#555555",
-        )  # fmt: skip
-    if len(chart.series) > 1:
+        axes.axhline(chart.level[0], color="#555555", linewidth=1.2, linestyle=":", label=chart.level[1])
+    if len(chart.series) > 1 or chart.level is not None:
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5)
     return figure
 

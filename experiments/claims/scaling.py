@@ -24,7 +24,7 @@ traffic:
   max_tokens: exact
   synthetic:
     duration: 20min
-    arrivals: {process: diurnal, rate: 4.0, amplitude: 0.95, period: 40min}
+    arrivals: {process: diurnal, rate: 4.0, amplitude: 0.95, period: 80min}
     input_tokens: {distribution: lognormal, mean: 1000, std: 900, high: 6000}
     output_tokens: {distribution: lognormal, mean: 250, std: 200, high: 1500}
 load: {mode: open}
@@ -32,7 +32,7 @@ slo: {ttft_ms: 1000}
 """
 SLO, WINDOW, HOLD = 1.0, 10.0, 30.0
 STARTS = (30.0, 120.0)  # seconds that an instance takes to start: tens of seconds to minutes
-RATES = (3.0, 4.0, 8.0)
+RATES = (3.0, 4.0, 6.0)
 
 
 def windows(one: Run) -> dict[str, np.ndarray]:

@@ -1,0 +1,118 @@
+"""The site's sources, put together: the pages of `docs/`, and the reference and the claims' pages beside them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from experiments.claims.registry import MODULES
+from experiments.handbook import api, claims, commands, names, schema
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS, CONFIG = ROOT / "docs", ROOT / "mkdocs.yml"
+REFERENCE = {"cli": commands, "workload": schema, "api": api, "names": names}
+MARKER = "<!-- fidelity -->"
+_LINK = re.compile(r"(!?)\[([^\]\n]*)\]\(([^)\s]+)\)")
+
+
+def build(out: Path) -> None:
+    """Write `out/docs` and `out/mkdocs.yml`, in place of what is there."""
+    pages = out / "docs"
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(DOCS, pages)
+    (pages / "reference").mkdir()
+    (pages / "claims").mkdir()
+    for name, module in REFERENCE.items():
+        _write(pages / "reference" / f"{name}.md", module.page())
+    _write(pages / "claims" / "index.md", claims.index())
+    for name in MODULES:
+        _write(pages / "claims" / f"{name}.md", claims.page(name, pages / "claims"))
+    limits = pages / "limits.md"
+    limits.write_text(with_fidelity(limits.read_text("utf-8"), (pages / "validation.md").read_text("utf-8")), "utf-8")
+    for page in pages.rglob("*.md"):
+        page.write_text(stay_inside(page.read_text("utf-8"), page, pages), "utf-8")
+    (out / "mkdocs.yml").write_text(_config(pages), "utf-8")
+
+
+def with_fidelity(limits: str, validation: str) -> str:
+    """The page of limits with the main rows of the table of errors in place of its marker."""
+    lines = [line.strip() for line in validation.splitlines()]
+    head = next((i for i, line in enumerate(lines) if line.startswith("| group |")), None)
+    if head is None:
+        return limits.replace(MARKER, "See [Validation](validation.md).")
+    rows = []
+    for line in lines[head + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not cells[0].startswith("…") and any(cells[1:]):
+            rows.append(line)
+    return limits.replace(MARKER, "\n".join([*lines[head : head + 2], *rows]))
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def stay_inside(text: str, page: Path, pages: Path) -> str:
+    """Links that lead out of the site, to files of the repository, become the files' names."""
+
+    def kept(match: re.Match[str]) -> str:
+        target = match.group(3).partition("#")[0]
+        if not target or "://" in target or target.startswith("mailto:"):
+            return match.group(0)
+        try:
+            place = (page.parent / target).resolve().relative_to(pages.resolve())
+        except ValueError:
+            place = None
+        if place is not None:
+            return match.group(0)
+        name = (DOCS / page.relative_to(pages)).parent / target
+        shown = match.group(2).strip("`")
+        path = name.resolve()
+        where = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else target
+        return f"`{where}`" if shown in (where, path.name) else f"{match.group(2)} (`{where}`)"
+
+    return _LINK.sub(kept, text)
+
+
+def navigation(config: dict[str, Any], pages: Path) -> list[Any]:
+    """The navigation without pages that are not there."""
+
+    def kept(entries: list[Any]) -> list[Any]:
+        found = []
+        for entry in entries:
+            ((title, target),) = entry.items()
+            if isinstance(target, list):
+                inner = kept(target)
+                if inner:
+                    found.append({title: inner})
+            elif (pages / target).is_file():
+                found.append({title: target})
+        return found
+
+    return kept(config["nav"])
+
+
+def _config(pages: Path) -> str:
+    """The configuration with the navigation of what is there, and the claims' pages in it."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    from experiments.claims.registry import find
+
+    yaml = YAML(typ="safe", pure=True)
+    config = yaml.load(CONFIG.read_text("utf-8"))
+    for entry in config["nav"]:
+        if "Claims" in entry:
+            entry["Claims"] = [*entry["Claims"], *({find(name).TITLE: f"claims/{name}.md"} for name in MODULES)]
+    config["nav"] = navigation(config, pages)
+    config |= {"docs_dir": "docs", "site_dir": "site"}
+    out = io.StringIO()
+    yaml.default_flow_style = False
+    yaml.dump(config, out)
+    return out.getvalue()
