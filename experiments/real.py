@@ -107,6 +107,7 @@ class Prepared:
     sampling: SamplingParams
     forced: bool
     notices: list[str]
+    load: str = "auto"
 
 
 def prepare(workload: Workload) -> Prepared:
@@ -135,7 +136,8 @@ def prepare(workload: Workload) -> Prepared:
         for key, written in (("backend.gpu", backend.gpu is not None), ("cost", bool(workload.cost.written())))
         if written
     ]
-    return Prepared(source, architecture, device, describe(device), sampling, forced, notices)
+    load = backend.load or "auto"
+    return Prepared(source, architecture, device, describe(device), sampling, forced, notices, load)
 
 
 def load(workload: Workload, prepared: Prepared, engine: EngineConfig, traffic: Traffic, progress: Progress | None = None
@@ -151,7 +153,7 @@ def load(workload: Workload, prepared: Prepared, engine: EngineConfig, traffic: 
     from backends.torch.memory import check_room, measure_room
     from backends.torch.operators import make_operators
     from backends.weights.device import GIB
-    from backends.weights.load import DTYPES, check_weights, load_model
+    from backends.weights.load import DTYPES, check_weights, load_model, packed_mode, weight_bytes
 
     backend = workload.backend
     tokenizer = _tokenizer(workload, prepared, traffic)
@@ -164,11 +166,13 @@ def load(workload: Workload, prepared: Prepared, engine: EngineConfig, traffic: 
     spec = prepared.architecture.spec
     try:
         dtype = DTYPES[spec.dtype if backend.dtype in (None, "auto") else backend.dtype]
-        check_weights(prepared.architecture, dtype, prepared.device)
-        check_room(spec, dtype, prepared.device, engine)
+        mode = packed_mode(prepared.architecture, engine.quantization, prepared.load)
+        check_weights(prepared.architecture, dtype, prepared.device, mode)
+        check_room(spec, dtype, prepared.device, engine, weight_bytes(prepared.architecture, dtype, mode))
         model = load_model(
             prepared.source, device=prepared.device, dtype=backend.dtype or "auto", load=backend.load or "auto",
             seed=workload.seed % (1 << 63), operators=make_operators(backend.name, prepared.device), progress=tell,
+            quantization=engine.quantization,
         )  # fmt: skip
         room = measure_room(model, engine)
     except InputError as error:
@@ -194,13 +198,13 @@ def check_engine(draft: Draft, prepared: Prepared) -> None:
         InputError: the user asks for one of them.
     """
     from backends.torch.pool import stored_dtype
-    from backends.weights.load import DTYPES
+    from backends.weights.load import DTYPES, packed_mode
 
     spec = prepared.architecture.spec
-    if draft["quantization"] not in ("auto", spec.dtype):
-        draft.refuse(
-            "quantization", f"weights in {draft['quantization']} cannot be run yet, only simulated", "write auto"
-        )
+    try:
+        packed_mode(prepared.architecture, draft["quantization"], prepared.load)
+    except InputError as error:
+        draft.refuse("quantization", error.message, error.hint)
     try:
         stored_dtype(draft["kv.dtype"], DTYPES[spec.dtype])
     except InputError as error:
@@ -222,8 +226,10 @@ def check_engine(draft: Draft, prepared: Prepared) -> None:
 def budget_of(prepared: Prepared, engine: EngineConfig, room: Room, model: Model) -> MemoryBudget:
     """Measured memory in the form that the simulator's has."""
     from backends.torch.pool import stored_dtype, stored_name
+    from backends.weights.load import packed_mode
 
     spec = prepared.architecture.spec
+    mode = packed_mode(prepared.architecture, engine.quantization, prepared.load)
     dtype = {2: spec.dtype if spec.dtype != "fp32" else "bf16", 4: "fp32"}[model.dtype.itemsize]
     stored = stored_name(stored_dtype(engine.kv.dtype, model.dtype))
     return MemoryBudget(
@@ -231,7 +237,7 @@ def budget_of(prepared: Prepared, engine: EngineConfig, room: Room, model: Model
         total_bytes=room.total, weight_bytes=room.weights, activation_bytes=room.activations, overhead_bytes=room.others,
         kv_bytes=room.kv, unused_bytes=max(room.total - room.weights - room.activations - room.others - room.kv, 0),
         bytes_per_token=room.per_token, block_size=room.block, blocks=room.tokens // room.block, kv_tokens=room.tokens,
-        max_model_len=context_limit(spec, engine), weights=dtype, kv_dtype=stored, fixed=room.fixed,
+        max_model_len=context_limit(spec, engine), weights=mode.name if mode else dtype, kv_dtype=stored, fixed=room.fixed,
     )  # fmt: skip
 
 

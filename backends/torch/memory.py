@@ -86,8 +86,13 @@ def measure_room(model: Model, config: EngineConfig) -> Room:
     return room
 
 
-def check_room(spec: ModelSpec, dtype: torch.dtype, device: torch.device, config: EngineConfig) -> None:
+def check_room(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, config: EngineConfig, weights: int | None = None
+) -> None:
     """Refuse before weights are read what could not be served after that, by the simulator's estimate of activations.
+
+    Args:
+        weights: their bytes; None: all of them in `dtype`.
 
     Raises:
         InputError: not even one sequence of the longest allowed length would fit.
@@ -96,7 +101,8 @@ def check_room(spec: ModelSpec, dtype: torch.dtype, device: torch.device, config
         return
     now, longest = memory(device), context_limit(spec, config)
     per_token = token_bytes(spec, stored_dtype(config.kv.dtype, dtype))
-    weights, activations = spec.params_total * dtype.itemsize, activation_bytes(spec, config) * dtype.itemsize // 2
+    weights = spec.params_total * dtype.itemsize if weights is None else weights
+    activations = activation_bytes(spec, config) * dtype.itemsize // 2
     pool = max(now.free - weights - activations, 0)
     if pool < longest * per_token:
         tokens = pool // per_token

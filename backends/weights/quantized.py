@@ -32,7 +32,7 @@ def load_quantized(
     """All weights; linear layers that the checkpoint has packed stay packed, everything else is in `dtype`.
 
     Args:
-        progress: called with (layers done, layers in all).
+        progress: called with (bytes read, bytes in all), about.
 
     Raises:
         InputError: a damaged file, a tensor that is missing, unknown, or not as the checkpoint's format has it.
@@ -41,11 +41,11 @@ def load_quantized(
         reader = _Reader(architecture, scheme, shards, dtype, device)
         spec = architecture.spec
         embedding = reader.plain("model.embed_tokens.weight", (spec.vocab, spec.hidden))
-        layers = []
+        layers, size = [], sum(file.stat().st_size for file in files)
         for index in range(spec.layers):
             layers.append(reader.layer(f"model.layers.{index}"))
             if progress is not None:
-                progress(index + 1, spec.layers)
+                progress(size * (index + 1) // spec.layers, size)
         norm = reader.plain("model.norm.weight", (spec.hidden,))
         head = Dense(embedding) if spec.tied else reader.dense("lm_head", spec.vocab, spec.hidden)
         reader.check()

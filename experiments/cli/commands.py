@@ -10,7 +10,10 @@ from experiments.cli.gate import gate
 from experiments.cli.init import init
 from experiments.cli.lists import list_names
 from experiments.cli.model import model_app
+from experiments.cli.plan import plan
 from experiments.cli.profile import profile
+from experiments.cli.quality import quality
+from experiments.cli.quantize import quantize
 from experiments.cli.report import report
 from experiments.cli.run import run
 from experiments.cli.size import size
@@ -24,12 +27,15 @@ __all__ = ["app"]
 for _name, _command in (
     ("run", run),
     ("sweep", sweep),
+    ("plan", plan),
     ("compare", compare),
     ("gate", gate),
     ("report", report),
     ("validate", validate),
     ("calibrate", calibrate),
     ("profile", profile),
+    ("quantize", quantize),
+    ("quality", quality),
     ("explain", explain),
     ("size", size),
     ("list", list_names),

@@ -235,7 +235,7 @@ def test_a_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 def test_settings_that_a_real_engine_cannot_have_are_told(model: str) -> None:
     for key, value, said in (
-        ("engine.quantization", "fp8", "cannot be run yet"),
+        ("engine.quantization", "fp8", "is not quantized"),
         ("engine.kv.dtype", "fp9", "unknown KV dtype 'fp9'"),
         ("engine.parallel.tensor", 2, "one device"),
         ("backend.name", "triton", "backend torch runs on the CPU"),
