@@ -19,7 +19,7 @@ from reports.wording import clean, number
 
 MOST_ROWS = 12
 _WHY = {
-    MEMORY: "do not fit into memory", ALONE: "too slow even for a lone request", BOUND: "dearer by arithmetic",
+    MEMORY: "do not fit into memory", ALONE: "too slow even for a lone request", BOUND: "need too much by arithmetic",
     BUDGET: "dearer by simulation", SIMULATED: "miss the SLO in simulation", FAULT: "impossible",
 }  # fmt: skip
 
@@ -138,7 +138,7 @@ def _candidates(plan: Plan, all: bool) -> Table:
     for head in ("a replica", "replicas", "GPUs", "$/h", "SLO left", "verdict"):
         table.add_column(head, justify="left" if head in ("a replica", "verdict") else "right", overflow="fold")
     found = sorted(plan.found, key=lambda each: _place(plan, each))
-    for each in found if all else found[:MOST_ROWS]:
+    for each in found if all else [each for each in found if each.meets or not each.candidate.knobs][:MOST_ROWS]:
         left = f"{1 - each.at.worst:.0%}" if each.at and each.at.worst < 10 else ""
         verdict = (
             Text("meets", "green") + Text(", verified" * each.verified) if each.meets else Text(clean(each.reason, 300))

@@ -65,7 +65,7 @@ def _alone(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> tuple
     for limit in limits:
         seconds = None
         if limit.metric == "ttft" and not demand.seen:  # a hit in a prefix cache makes prompts shorter
-            seconds = _first_token(resolved, _statistic(traffic.input_tokens, limit))
+            seconds = first_token(resolved, _statistic(traffic.input_tokens, limit))
             what = "the first token of a prompt like that, alone on the engine, takes"
         elif limit.metric in ("tpot", "itl"):
             context = int(traffic.input_tokens.min()) + 1
@@ -83,7 +83,7 @@ def _statistic(values: np.ndarray, limit: Limit) -> int:
     )
 
 
-def _first_token(resolved: Resolved, tokens: int) -> float:
+def first_token(resolved: Resolved, tokens: int) -> float:
     """Seconds from sending a prompt of so many tokens to its first token, on an idle engine."""
     front, budget = resolved.cost.front_end, resolved.engine.scheduler.max_num_batched_tokens
     seconds, done = front.base + front.input_token * tokens + front.token_seconds, 0
@@ -99,7 +99,9 @@ def _capacity(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> tu
     inputs, outputs = demand.inputs * (1 - demand.seen), demand.outputs
     context = demand.inputs + outputs / 2
     most = min(resolved.engine.scheduler.max_num_seqs, int(resolved.budget.kv_tokens / max(context, 1)))
-    slowest = min((limit.seconds for limit in limits if limit.metric in ("tpot", "itl")), default=float("inf"))
+    # of gaps between tokens only the mean is the mean step; a percentile of them may be well below it
+    gaps = [limit for limit in limits if limit.metric == "tpot" or (limit.metric == "itl" and limit.stat == "mean")]
+    slowest = min((limit.seconds for limit in gaps), default=float("inf"))
     budget = resolved.engine.scheduler.max_num_batched_tokens
     best, batch = 0.0, 1
     for rows in _sizes(most):

@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments import runner
 from experiments.load_response import mean_shape
+from experiments.planner.bounds import first_token
 from experiments.planner.demand import Demand, declared
 from experiments.planner.slo import Limit
 from experiments.resolve import Resolved
@@ -21,6 +22,7 @@ from reports.saturation import OVERLOADED, saturation
 from workloads.errors import InputError
 
 KV_FULL = 0.95  # peak share of the pool from which on it counts as full
+QUEUED = 2.0  # times what a first token takes alone, from which on it is said to queue
 SAFE = 4  # times as many requests as a percentile needs at least
 BINDS = {
     "compute": "compute", "memory": "memory bandwidth", "link": "links between GPUs", "host": "host time",
@@ -73,7 +75,8 @@ def evaluate(resolved: Resolved, demand: Demand, limits: Sequence[Limit], replic
     """
     fewest = max(limit.fewest for limit in limits)
     each = max(len(demand.traffic) // replicas, 1)
-    shards = min(ceil(SAFE * fewest / min(each, rows)), replicas)
+    sessions = int((demand.traffic.parent < 0).sum())
+    shards = min(ceil(SAFE * fewest / min(each, rows)), replicas, sessions)
     runs = [_run(resolved, demand, replicas, which, rows) for which in range(shards)]
     requests = sum(len(run.requests) for run in runs)
     if requests < fewest:
@@ -126,7 +129,7 @@ def _judge(
     peak = max(each["kv_used_peak"] or 0.0 for each in use)
     return Evaluation(
         replicas, requests, figures, ratios, not reason, reason, overloaded,
-        what_binds(resolved, runs, worst, peak, overloaded),
+        what_binds(resolved, runs, worst, figures[worst.key], peak, overloaded),
         sum(int(run.timeline.decode_tokens.sum()) for run in runs) / steps if steps else 0.0, peak,
         sum(int(run.requests.output_tokens.sum()) for run in runs) / seconds if seconds else 0.0,
     )  # fmt: skip
@@ -169,20 +172,31 @@ def _reason(
     return ", ".join(broken)
 
 
-def what_binds(resolved: Resolved, runs: Sequence[RunData], worst: Limit, peak: float, overloaded: bool) -> str:
+def what_binds(
+    resolved: Resolved, runs: Sequence[RunData], worst: Limit, value: float | None, peak: float, overloaded: bool
+) -> str:
     """What stands in the way: KV memory where the pool is full and requests wait for it or are preempted; queueing where the
-    first token comes late although the engine keeps up; else what the mean step spends most of its time on."""
-    waits, prefills, preempted = 0.0, 0.0, 0
+    first token takes several times what it takes alone, although the engine keeps up; else what the mean step spends most of
+    its time on.
+
+    Args:
+        worst: the limit that is nearest or broken most, and `value` its figure in milliseconds.   peak: of the KV pool.
+    """
+    waits, served, preempted = 0.0, 0.0, 0
     for run in runs:
         r = run.requests
         waits += float(np.nansum(r.admitted - r.queued))
-        prefills += float(np.nansum(r.first_token - r.admitted))
+        served += float(np.nansum(r.finish - r.admitted))
         preempted += int(r.preemptions.sum())
-    served = sum(float(np.nansum(run.requests.finish - run.requests.admitted)) for run in runs)
     if preempted or (peak >= KV_FULL and waits > 0.02 * served):
         return KV
-    if worst.metric == "ttft" and not overloaded and waits > prefills:
-        return QUEUE
+    if worst.metric == "ttft" and not overloaded and value is not None:
+        prompt = np.concatenate([run.requests.input_tokens for run in runs])
+        alone = first_token(
+            resolved, int(prompt.mean() if worst.percentile is None else np.percentile(prompt, worst.percentile))
+        )
+        if value > QUEUED * alone * 1e3:
+            return QUEUE
     mean = mean_shape(runs[0])
     if mean is None:
         return QUEUE

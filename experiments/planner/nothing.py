@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
 from experiments.planner.question import Question
-from experiments.planner.search import ALONE, MEMORY, Found, Task, search
+from experiments.planner.search import ALONE, BOUND, MEMORY, Found, Task, search
 
 BEYOND = 8
 """How many times the GPUs that are allowed are looked at, to say how many would do."""
@@ -29,6 +29,10 @@ def advise(
     if simulated:
         closest = min(simulated, key=lambda each: (each.at.overloaded, each.at.worst, each.candidate.gpus))
         return closest, [*_more(question, closest, longest, run), *_looser(question, closest), *_other(question, found)]
+    beyond = [each for each in found if each.stage == BOUND]
+    if beyond:
+        closest = min(beyond, key=lambda each: each.bounds.least * each.candidate.gpus)
+        return closest, [*_more(question, closest, longest, run), *_other(question, found)]
     alone = [each for each in found if each.stage == ALONE]
     if alone:
         closest = min(alone, key=lambda each: each.bounds.excess)

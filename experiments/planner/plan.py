@@ -141,12 +141,14 @@ class _Hunt:
         """Other token budgets and batch sizes for what came nearest: perhaps one replica less is enough."""
         tasks = []
         for found in self._near():
-            most = found.replicas - 1 if found.meets else self._most(found)[0]
+            most, why = self._most(found)
+            if found.meets:
+                most, why = found.replicas - 1, "one fewer than without these settings"
             if most < 1:
                 continue
             for each in self._variants(found):
                 self.found.setdefault(each, Found(each))
-                tasks.append(Task(self.question, each, self.longest, most, "fewer than without these settings"))
+                tasks.append(Task(self.question, each, self.longest, most, why))
         for each in self._run(search, tasks):
             self._keep(each)
 
@@ -192,10 +194,10 @@ class _Hunt:
 
     def _checked(self, before: Found, after: Found) -> None:
         """What a second look says; one replica more is tried where it says no."""
-        self.simulations += 1
+        self.simulations += len(after.tried)
         after.tried = {**before.tried, **after.tried}
         if after.meets:
-            after.below = before.below
+            after.below = after.below or (before.below if after.replicas == before.replicas else None)
         else:
             most, why = self._most(before, incumbent=False)
             after.below = after.at
@@ -212,7 +214,7 @@ class _Hunt:
         most, step, count = self._most(best, incumbent=False)[0], 1, best.replicas
         while best.ranges and count < most and count < 3 * best.replicas + 2:
             count, step = min(count + step, most), step + 1
-            task = Task(self.question, best.candidate, self.longest, count, "")
+            task = Task(self.question, best.candidate, self.longest, count, "this many")
             (after,) = self._run(verify, [task])
             self.simulations += 1
             if after.meets and holds_surely(after, self.question):
@@ -244,8 +246,13 @@ class _Hunt:
         if most < found.bounds.least:
             least, usd = found.bounds.least, self._estimate(found, found.bounds.least)[0]
             price = f" (${usd:,.2f}/h)" if found.candidate.gpu in self.question.prices else ""
+            said = (
+                why.removeprefix("more would be ")
+                if why.startswith("more")
+                else f"more than {self.question.max_gpus} GPUs"
+            )
             found.stage = BOUND
-            found.reason = f"needs at least {least} replica{'s' * (least > 1)}{price} by its best batch; {why}"
+            found.reason = f"needs at least {least} replica{'s' * (least > 1)}{price} by its best batch: {said}"
             return None
         return Task(self.question, found.candidate, self.longest, most, why)
 

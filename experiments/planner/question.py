@@ -16,7 +16,7 @@ from sim.hardware import GPUSpec, list_gpus, load_gpu
 from sim.models import ModelSpec, load_model
 from workloads.errors import InputError, Place, unknown_name
 
-DEFAULT_GPUS = ("l40s", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm")
+DEFAULT_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 """Where nobody says: kinds that the cost model was fitted to, and one of the same architecture."""
 MAX_GPUS = 16
 ENGINES = ("vllm", "sglang", "tensorrt-llm")

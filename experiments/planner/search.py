@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil
+from typing import TYPE_CHECKING
 
 from experiments.planner.bounds import Bounds, bounds
 from experiments.planner.candidates import Candidate
@@ -14,8 +15,13 @@ from experiments.planner.question import Question
 from experiments.resolve import Resolved
 from workloads.errors import InputError
 
+if TYPE_CHECKING:
+    from reports.run_data import RunData
+
 FINE = 32
 """Replicas up to which their number is found exactly; beyond, within 3 %."""
+LONGER = 8
+"""How many times the requests of the search the last look takes."""
 STAYS = 6
 """Requests simulated of a replica for each that it has in flight, so that it settles."""
 MEETS, MEMORY, ALONE, BOUND, BUDGET, SIMULATED, FAULT = (
@@ -205,32 +211,49 @@ def fewest(meets: Callable[[int], bool], least: int, guess: int, most: int) -> i
 def verify(task: Task) -> Found:
     """A candidate with `task.most` replicas on more of the traffic, with the ranges of its figures.
 
+    The search looks at the busiest stretch of long traffic; where that was a part, fewer replicas may do for the whole.
+
     Returns:
         `MEETS` or `SIMULATED`.
     """
-    from experiments.intervals import add_spread
-    from reports.metrics import summarize
-
     question, candidate, count = task.question, task.candidate, task.most
     found = look(question, candidate, task.longest)
     engine, demand = resolved(question, candidate, task.longest), question.demand()
     assert found.bounds is not None
-    rows = 2 * rows_for(task, found.bounds)
-    found.at = evaluate(engine, demand, question.limits, count, rows)
-    found.tried, found.verified = {count: found.at.meets}, True
-    found.stage, found.reason, found.replicas = (
-        (MEETS, "", count) if found.at.meets else (SIMULATED, found.at.reason, 0)
-    )
-    part, data = replica_run(engine, demand, count, rows)
+    first = rows_for(task, found.bounds)
+    rows = LONGER * first
+
+    def at(replicas: int) -> Evaluation:
+        each = evaluate(engine, demand, question.limits, replicas, rows)
+        found.tried[replicas] = each.meets
+        return each
+
+    found.verified, found.at = True, at(count)
+    while found.at.meets and count > 1 and len(demand.traffic) / count > first and not task.why:
+        fewer = at(count - 1)
+        if not fewer.meets:
+            found.below = fewer
+            break
+        found.at, count = fewer, count - 1
+    good = found.at.meets
+    found.stage, found.reason, found.replicas = (MEETS, "", count) if good else (SIMULATED, found.at.reason, 0)
+    _add_ranges(found, question, replica_run(engine, demand, count, rows))
+    return found
+
+
+def _add_ranges(found: Found, question: Question, run: tuple[Resolved, RunData]) -> None:
+    """The 80 % ranges of the figures."""
+    from experiments.intervals import add_spread
+    from reports.metrics import summarize
+
+    part, data = run
     summary = summarize(data)
     add_spread(part, data, summary)
     ends = (summary.get("interval") or {}).get("figures") or {}
     for limit in question.limits:
-        shown, own = ends.get(limit.key), summary.get(limit.key)
-        value = found.at.figures[limit.key]
+        shown, own, value = ends.get(limit.key), summary.get(limit.key), found.at.figures[limit.key]
         if shown and own and value is not None:  # as shares of the figure, since that may be of several replicas
             found.ranges[limit.key] = [value * end / own for end in shown]
-    return found
 
 
 def priced(found: Found, question: Question) -> Found:
