@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.html.scales import Scale, fit
+from reports.gantt import Bar
+from reports.html.scales import Scale, fit, linear_ticks
 from reports.html.svg import TOP, Figure, across, colour, drawing, empty, frame, line, path, rounded, text, upwards
 from reports.percentiles import Distribution
 from reports.wording import number
+
+_PHASES = (7, 1, 0)  # shades of queue, prefill, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +36,19 @@ def over_time(
     *,
     note: str = "",
     limit: tuple[float, str] | None = None,
+    top: float | None = None,
 ) -> Figure:
     """Lines and bars over time.
 
     Args:
-        times: seconds.   unit: of the y axis.   limit: (value, name) of a dashed line across.
+        times: seconds.   unit: of the y axis.   limit: (value, name) of a dashed line across.   top: end of the y axis.
     """
     if not len(times):
         return empty(key, title, "nothing was recorded over time")
     span, span_unit = time_axis(times)
     tops = [v for s in series for v in s.values] + ([limit[0]] if limit else [])
     x = across(*_ends(span))
-    y = upwards(*fit(tops))
+    y = upwards(0.0, top) if top else upwards(*fit(tops))
     parts = [frame(x, y, span_unit, unit)]
     for i, s in enumerate(series):
         points = [(x(a), y(b) if math.isfinite(b) else None) for a, b in zip(span, s.values, strict=True)]
@@ -109,6 +113,41 @@ def distribution(key: str, title: str, d: Distribution, *, shade: int = 0, weigh
     note = f"{d.count:,} {weight}" if weight != "gaps" else f"{d.count:,} gaps between tokens"
     label = f"Distribution of {title}: median {number(d.median() * factor, unit)} over {note}"
     return Figure(key, title, drawing("".join(parts), label), note, [], data)
+
+
+def gantt(
+    key: str, title: str, parts: Sequence[Bar], names: Sequence[str], phases: Sequence[str], end: float
+) -> Figure:
+    """A row for every request, with a bar for each of its phases.
+
+    Args:
+        parts: in seconds, rows from 0.   names: of the rows.   end: of the run, seconds.
+    """
+    if not parts:
+        return empty(key, title, "no request was sent")
+    edges, unit = time_axis(np.array([0.0, end]))
+    factor = edges[1] / end if end else 1.0
+    size = len(names)
+    x, y = across(0.0, max(float(edges[1]), 1e-9)), upwards(-float(size), 0.0)
+    labels = [(0.5 - n, str(n)) for n in (1, *(int(t) for t in linear_ticks(0, size, 4) if t >= 2))]
+    drawn = [frame(x, y, unit, "request, in order of sending", y_labels=labels)]
+    thick = max((y.start - y.end) / size * 0.82, 0.8)
+    for i, phase in enumerate(phases):
+        rects = "".join(
+            f'<rect x="{x(b.start * factor):g}" y="{y(-b.row - 0.5) - thick / 2:.1f}" '
+            f'width="{max(x(b.end * factor) - x(b.start * factor), 0.6):.1f}" height="{thick:.1f}"/>'
+            for b in parts
+            if b.phase == phase
+        )
+        drawn.append(f'<g data-series="{i}" style="fill:{colour(_PHASES[i])}">{rects}</g>')
+    data = chart_data("gantt", x, y, [], list(phases), [], unit, unit)
+    data |= {
+        "rows": list(names),
+        "bars": [[b.row, *rounded([b.start * factor, b.end * factor]), phases.index(b.phase)] for b in parts],
+    }
+    legend = [(phase, colour(_PHASES[i])) for i, phase in enumerate(phases)]
+    said = f"{title}: {size} requests, their time in {', '.join(phases)}"
+    return Figure(key, title, drawing("".join(drawn), said), f"{size} requests", legend, data)
 
 
 def time_axis(times: np.ndarray) -> tuple[np.ndarray, str]:

@@ -69,20 +69,27 @@ def colour(index: int) -> str:
 
 
 def frame(
-    x: Scale, y: Scale, x_title: str, y_title: str, *, x_labels: Sequence[tuple[float, str]] | None = None
-) -> str:
-    """Grid, axes, ticks and axis titles. `x_labels`: (value, text) in place of computed ticks."""
+    x: Scale, y: Scale, x_title: str, y_title: str, *, x_labels: Sequence[tuple[float, str]] | None = None,
+    y_labels: Sequence[tuple[float, str]] | None = None,
+) -> str:  # fmt: skip
+    """Grid, axes, ticks and axis titles. `x_labels`, `y_labels`: (value, text) in place of computed ticks.
+
+    The ticks of x stand in a group of their own, which the page's script renews when a reader zooms in.
+    """
     parts = []
-    for value in y.ticks(4):
+    rows = y_labels if y_labels is not None else [(value, tick_label(value)) for value in y.ticks(4)]
+    for value, label in rows:
         at = y(value)
         parts.append(line(x.start, at, x.end, at, "grid"))
-        parts.append(text(x.start - 7, at + 3.5, tick_label(value), anchor="end"))
+        parts.append(text(x.start - 7, at + 3.5, label, anchor="end"))
     parts.append(line(x.start, y.start, x.end, y.start, "axis"))
     labels = x_labels if x_labels is not None else [(value, tick_label(value)) for value in x.ticks(6)]
+    parts.append(f'<g class="xticks{" named" if x_labels is not None else ""}">')
     for value, label in labels:
         at = x(value)
         parts.append(line(at, y.start, at, y.start + 4, "axis"))
         parts.append(text(at, y.start + 16, label, anchor="middle"))
+    parts.append("</g>")
     parts.append(text((x.start + x.end) / 2, y.start + 31, x_title, anchor="middle", kind="title"))
     parts.append(text(x.start - 44, 12, y_title, kind="title"))
     return "".join(parts)

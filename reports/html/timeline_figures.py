@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from reports.buckets import bucket_widths
-from reports.html.charts import Series, over_time, stacked
+from reports.gantt import MOST_REQUESTS, PHASES, bars, order
+from reports.html.charts import Series, gantt, over_time, stacked
 from reports.html.svg import Figure
 from reports.kv_use import KINDS
 from reports.run_data import RunData
 from reports.wording import number, seconds, size
 
-POINTS = 280
+POINTS, HIT_POINTS = 280, 120
 _KV_NAMES = {
     "used": "used", "cached": "cached prefix", "reserved": "reserved", "internal": "internal waste",
     "external": "external waste", "free": "free",
@@ -45,7 +46,8 @@ class Thinned:
 
 
 def timeline_figures(data: RunData) -> dict[str, Figure]:
-    """All of them by key: `throughput`, `requests`, `queue`, `batch`, `step_rate`, `kv`."""
+    """All of them by key: `throughput`, `requests`, `queue`, `batch`, `step_rate`, `kv`; `hits` where a prefix was hit, and
+    `gantt` of small runs."""
     thin = Thinned(data)
     figures = [
         _throughput(thin),
@@ -55,7 +57,45 @@ def timeline_figures(data: RunData) -> dict[str, Figure]:
         _steps(thin),
         _kv(data, thin),
     ]
+    figures += [figure for figure in (_hits(data), _gantt(data)) if figure is not None]
     return {figure.key: figure for figure in figures}
+
+
+def hit_rates(data: RunData) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """How much of the prompts came from the prefix cache over time.
+
+    Returns:
+        Seconds; per cent of the prompt tokens admitted in the stretch that ends there (NaN where there were none), and of all
+        since the start. None where nothing was ever hit.
+    """
+    r = data.requests
+    known = np.isfinite(r.admitted)
+    end = float(data.info["end"])
+    if not (r.cached_tokens[known] > 0).any() or not end > 0:
+        return None
+    count = min(HIT_POINTS, max(int(known.sum()) // 5, 2))
+    edges = np.linspace(0, end, count + 1)
+    place = np.clip(np.searchsorted(edges, r.admitted[known], side="right") - 1, 0, count - 1)
+    prompt, cached = (np.bincount(place, column[known], count) for column in (r.input_tokens, r.cached_tokens))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return edges[1:], cached / prompt * 100, np.cumsum(cached) / np.cumsum(prompt) * 100
+
+
+def _hits(data: RunData) -> Figure | None:
+    found = hit_rates(data)
+    if found is None:
+        return None
+    times, rates, running = found
+    series = [Series("now", rates, 5), Series("since the start", running, 0)]
+    return over_time("hits", "Prompt tokens from cache", times, series, "% of prompt tokens", top=100.0)
+
+
+def _gantt(data: RunData) -> Figure | None:
+    if not 0 < len(data.requests) <= MOST_REQUESTS:
+        return None
+    rows = order(data)
+    names = [f"request {data.requests.request[i]}: {data.requests.status[i]}" for i in rows]
+    return gantt("gantt", "Every request", bars(data), names, PHASES, float(data.info["end"]))
 
 
 def _throughput(t: Thinned) -> Figure:

@@ -162,3 +162,175 @@ def test_a_sweep(open_page):
     box = page.locator("#figure-throughput svg").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + box["height"] / 2)
     assert "rate" in page.locator("#figure-throughput .tip").inner_text()
+
+
+# zoom
+
+
+def drag(page, key: str, start: float, end: float) -> None:
+    """Drag over a figure, from one share of its width to another."""
+    svg = page.locator(f"#figure-{key} svg")
+    svg.scroll_into_view_if_needed()
+    box = svg.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * start, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * (start + end) / 2, middle, steps=3)
+    page.mouse.move(box["x"] + box["width"] * end, middle, steps=3)
+    page.mouse.up()
+
+
+def tick_values(page, key: str) -> list[str]:
+    return page.locator(f"#figure-{key} .xticks text").all_text_contents()
+
+
+@pytest.mark.parametrize("key", ["throughput", "kv", "ttft"])
+def test_dragging_zooms_and_the_button_goes_back(report, open_page, key):
+    page = open_page(report, viewport={"width": 1200, "height": 900})
+    before = tick_values(page, key)
+    button = page.locator(f"#figure-{key} .reset")
+    assert not button.is_visible()
+    drag(page, key, 0.4, 0.6)
+    assert tick_values(page, key) != before
+    assert button.is_visible()
+    group = page.locator(f"#figure-{key} [data-series], #figure-{key} .bars").first
+    assert "clip" in group.get_attribute("clip-path")
+    button.click()
+    assert tick_values(page, key) == before
+    assert group.get_attribute("clip-path") is None
+    assert not button.is_visible()
+
+
+def test_a_zoomed_figure_still_tells_values_and_hides_series(report, open_page):
+    page = open_page(report, viewport={"width": 1200, "height": 900})
+    drag(page, "throughput", 0.5, 0.7)
+    svg = page.locator("#figure-throughput svg")
+    box = svg.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    head = page.locator("#figure-throughput .tip > b").inner_text()
+    low, high = (
+        float(t.removesuffix("k")) for t in (tick_values(page, "throughput")[0], tick_values(page, "throughput")[-1])
+    )
+    assert low * 0.5 <= float(head.split()[0]) <= high * 1.5
+    page.locator("#figure-throughput .legend button").first.click()
+    assert not page.locator('#figure-throughput [data-series="0"]').is_visible()
+    svg.dblclick()
+    assert not page.locator("#figure-throughput .reset").is_visible()
+
+
+def test_layers_sink_in_a_zoomed_figure_too(report, open_page):
+    page = open_page(report, viewport={"width": 1200, "height": 900})
+    drag(page, "kv", 0.3, 0.8)
+    path = page.locator('#figure-kv [data-series="1"] path')
+    before = path.get_attribute("d")
+    page.locator("#figure-kv .legend button").first.click()
+    assert path.get_attribute("d") != before
+    page.locator("#figure-kv .legend button").first.click()
+    page.locator("#figure-kv .reset").click()
+    assert page.locator('#figure-kv [data-series="1"]').is_visible()
+
+
+def test_everything_by_keyboard(report, open_page):
+    page = open_page(report, viewport={"width": 1200, "height": 900})
+    page.locator("#figure-throughput svg").focus()
+    before = tick_values(page, "throughput")
+    tip = page.locator("#figure-throughput .tip")
+    page.keyboard.press("ArrowRight")
+    first = tip.inner_text()
+    page.keyboard.press("Shift+ArrowRight")
+    assert "on" in tip.get_attribute("class")
+    assert tip.inner_text() != first
+    assert tip.get_attribute("role") == "status", "a screen reader reads it out"
+    for _ in range(3):
+        page.keyboard.press("+")
+    assert tick_values(page, "throughput") != before
+    page.keyboard.press("-")
+    page.keyboard.press("0")
+    assert tick_values(page, "throughput") == before
+    # series, theme and filter are reached with Tab alone
+    page.locator("nav a").first.focus()
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.getAttribute('class') || document.activeElement.tagName"))
+    assert {"theme", "filter", "svg", "BUTTON"} <= reached
+    page.locator("#figure-queue .legend button").first.focus()
+    page.keyboard.press("Space")
+    assert not page.locator('#figure-queue [data-series="0"]').is_visible()
+
+
+def test_focus_is_visible(report, open_page):
+    page = open_page(report)
+    page.locator("nav a").first.focus()
+    page.keyboard.press("Tab")
+    style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert style != "none"
+
+
+def test_zooming_does_not_print(report, open_page):
+    page = open_page(report, viewport={"width": 1200, "height": 900})
+    drag(page, "throughput", 0.4, 0.6)
+    page.emulate_media(media="print")
+    assert not page.locator("#figure-throughput .reset").is_visible()
+
+
+# small runs and large ones, comparisons
+
+
+def test_every_request_of_a_small_run(open_page):
+    run = simulated_run(40, 12, max_num_seqs=6)
+    page = open_page(render_report(run, summarize(run)), viewport={"width": 1200, "height": 900})
+    figure = page.locator("#figure-gantt")
+    assert figure.locator("[data-series] rect").count() > 80
+    figure.locator("svg").scroll_into_view_if_needed()
+    box = figure.locator("svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.5)
+    assert "request" in figure.locator(".tip").inner_text()
+    assert "decode" in figure.locator(".tip").inner_text()
+    drag(page, "gantt", 0.3, 0.5)
+    assert figure.locator(".reset").is_visible()
+
+
+def test_a_hundred_thousand_requests(open_page):
+    """Nothing on the page goes with the number of requests: its size and what a browser has to lay out stay small."""
+    import numpy as np
+
+    n = 100_000
+    rng = np.random.default_rng(0)
+    sent = np.cumsum(rng.exponential(0.02, n))
+    first = sent + rng.exponential(0.2, n)
+    r = make_requests(
+        n, sent=sent, queued=sent, admitted=sent, first_token=first, finish=first + rng.exponential(2, n), output_tokens=50,
+        input_tokens=500, status=np.where(rng.random(n) < 0.01, "failed", "finished"),
+        reason=[f"<img src=x onerror=alert({i})>" for i in range(n)],
+    )  # fmt: skip
+    run = make_run(r)
+    text = render_report(run, summarize(run))
+    assert len(text.encode()) < 5_000_000
+    page = open_page(text)
+    assert page.locator("*").count() < 5000
+    assert page.evaluate("performance.getEntriesByType('navigation')[0].duration") < 20_000
+    assert "100,000" in page.inner_text("main")
+
+
+def test_a_comparison(open_page):
+    from reports.compare import compare
+    from reports.html.compare_page import render_comparison
+    from reports.subject import Subject
+
+    hostile = "<script>alert(1)</script>"
+    runs = [simulated_run(150, 12, max_num_seqs=seats) for seats in (64, 8)]
+    page = open_page(
+        render_comparison(compare([Subject.of(run).named(f"{hostile} {i}") for i, run in enumerate(runs)])),
+        viewport={"width": 1200, "height": 900},
+    )
+    assert hostile in page.inner_text("h1")
+    page.locator("#figure-cdf_ttft svg").scroll_into_view_if_needed()
+    box = page.locator("#figure-cdf_ttft svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert "%" in page.locator("#figure-cdf_ttft .tip").inner_text()
+    drag(page, "cdf_ttft", 0.3, 0.6)
+    assert page.locator("#figure-cdf_ttft .reset").is_visible()
+    page.locator("#figure-over_tokens .legend button").first.click()
+    assert not page.locator('#figure-over_tokens [data-series="0"]').is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200

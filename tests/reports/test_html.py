@@ -91,7 +91,7 @@ def test_a_report_is_whole_and_alone(run):
     ):  # fmt: skip
         assert words in text, words
     assert outside(page) == []
-    assert parsed.tags.count("svg") == 10
+    assert parsed.tags.count("svg") == 11
     assert "NaN" not in page
     assert "nan" not in re.findall(r"\b(nan|inf)\b", page)
     assert ("link", "rel", "icon") in parsed.attributes
