@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-WIDTH = 100
+WIDTH = 92
 
 
 def commands() -> dict[str, Any]:

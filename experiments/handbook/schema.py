@@ -156,7 +156,7 @@ def page() -> Iterator[str]:
         yield f"## {section or 'The top'}"
         yield ""
         rows = [
-            (f"`{key.name}`", key.value, key.default, key.about)
+            (f"`{key.name.rpartition('.')[2]}`", key.value, key.default, key.about)
             for key in found
             if key.name.rpartition(".")[0] == section
         ]

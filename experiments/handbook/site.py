@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS, CONFIG = ROOT / "docs", ROOT / "mkdocs.yml"
 REFERENCE = {"cli": commands, "workload": schema, "api": api, "names": names}
 MARKER = "<!-- fidelity -->"
+COLUMNS = ("cells", "median", "bias", "within 1.25×", "inside")  # of the table of errors, in the page of limits
 _LINK = re.compile(r"(!?)\[([^\]\n]*)\]\(([^)\s]+)\)")
 
 
@@ -43,14 +44,24 @@ def with_fidelity(limits: str, validation: str) -> str:
     head = next((i for i, line in enumerate(lines) if line.startswith("| group |")), None)
     if head is None:
         return limits.replace(MARKER, "See [Validation](validation.md).")
-    rows = []
+    titles = _cells(lines[head])
+    wanted = [place for place, title in enumerate(titles) if place == 0 or title in COLUMNS or place == len(titles) - 1]
+    rows, heading = [], ""
     for line in lines[head + 2 :]:
         if not line.startswith("|"):
             break
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if not cells[0].startswith("…") and any(cells[1:]):
-            rows.append(line)
-    return limits.replace(MARKER, "\n".join([*lines[head : head + 2], *rows]))
+        cells = _cells(line)
+        if not any(cells[1:]):
+            heading = cells[0].strip("*") + ": "
+        elif not cells[0].startswith("…"):
+            cells[0] = cells[0] if cells[0].startswith("**") else heading + cells[0]
+            rows.append("| " + " | ".join(cells[place] for place in wanted) + " |")
+    top = ["| " + " | ".join(titles[place] for place in wanted) + " |", "|" + "---|" * len(wanted)]
+    return limits.replace(MARKER, "\n".join([*top, *rows]))
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
