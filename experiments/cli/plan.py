@@ -12,6 +12,7 @@ from experiments.cli.progress import Progress
 
 if TYPE_CHECKING:
     from experiments.planner.plan import Plan
+    from experiments.planner.quality import Known
     from experiments.planner.search import Found
 
 NOTHING = 1
@@ -40,6 +41,10 @@ Quantization = Annotated[
     typer.Option(metavar="auto|NAMES", help="Of the weights; none is what the model ships in [default: auto]."),
 ]
 KVDtype = Annotated[list[str] | None, typer.Option(metavar="auto|NAMES", help="Of the KV cache [default: auto].")]
+Quality = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="What `bench quality` measured, to stand beside each mode of the weights."),
+]
 Engines = Annotated[list[str] | None, typer.Option(metavar="NAMES", help="vllm, sglang, tensorrt-llm [default: vllm].")]
 Rate = Annotated[float | None, typer.Option(metavar="X", help="Requests a second to scale the traffic to.")]
 Requests = Annotated[int, typer.Option(min=100, max=1_000_000, metavar="N", help="Simulated of a replica, at least.")]
@@ -61,6 +66,7 @@ def plan(
     price: Prices = None,
     quantization: Quantization = None,
     kv_dtype: KVDtype = None,
+    quality: Quality = None,
     engine: Engines = None,
     rate: Rate = None,
     settings: options.Set = None,
@@ -89,6 +95,7 @@ def plan(
     from experiments.cli.sweep import default_workers
     from experiments.planner.emit import TARGETS
     from experiments.planner.plan import check_question, make_plan
+    from experiments.planner.quality import read_known
     from experiments.planner.question import ask
     from workloads.errors import InputError, Place, unknown_name
 
@@ -110,21 +117,24 @@ def plan(
         quantizations=quantization or (), kv_dtypes=kv_dtype or (), rate=rate, settings=settings or (), seed=seed,
         requests=requests,
     )  # fmt: skip
+    known = read_known(quality) if quality is not None else None
     check_question(question)
     show = not (json or quiet)
     with Progress(f"plan for {question.model.name}", enabled=show) as progress:
         found = make_plan(question, workers=workers or default_workers(question.workload), tell=progress)
-    _show(found, emit, out, all=all, json=json, quiet=quiet)
+    _show(found, emit, out, known, all=all, json=json, quiet=quiet)
     if found.best is None:
         raise typer.Exit(NOTHING)
 
 
-def _show(plan: Plan, emit: str | None, out: Path | None, *, all: bool, json: bool, quiet: bool) -> None:
+def _show(
+    plan: Plan, emit: str | None, out: Path | None, known: Known | None, *, all: bool, json: bool, quiet: bool
+) -> None:
     from experiments.planner.quantization import make_guide
 
     asked = plan.question.quantizations == ("auto",)
     about = plan.best or plan.closest
-    guide = make_guide(plan.question, about.candidate, plan.longest) if asked and about else None
+    guide = make_guide(plan.question, about.candidate, plan.longest, known) if asked and about else None
     text = emitted(plan, plan.best, emit) if emit and plan.best else ""
     if out is not None and text:
         _write(out, text)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from experiments.planner.bounds import steady_step
 from experiments.planner.candidates import Candidate
+from experiments.planner.quality import Known
 from experiments.planner.question import Question
 from experiments.planner.search import resolved
 from sim.hardware import load_gpu
@@ -55,8 +56,13 @@ class Guide:
     advice: tuple[str, ...]
 
 
-def make_guide(question: Question, candidate: Candidate, longest: int) -> Guide:
-    """The guide for the GPUs of a candidate."""
+def make_guide(question: Question, candidate: Candidate, longest: int, known: Known | None = None) -> Guide:
+    """The guide for the GPUs of a candidate.
+
+    Args:
+        known: what was measured of the modes' quality.
+    """
+    quality = known.modes if known else {}
     gpu = load_gpu(candidate.gpu)
     base = _seconds(question, _with(candidate, "auto"), longest)
     choices: list[Choice] = []
@@ -68,22 +74,19 @@ def make_guide(question: Question, candidate: Candidate, longest: int) -> Guide:
         try:
             engine = resolved(question, each, longest)
         except InputError as error:
-            choices.append(Choice(name, 0, 0, {}, error.message, quality_of(name)))
+            choices.append(Choice(name, 0, 0, {}, error.message, quality.get(name, "")))
             continue
         own = _seconds(question, each, longest)
         speed = {batch: base[batch] / own[batch] for batch in BATCHES if batch in base and batch in own}
         shown = engine.budget.weights
-        choices.append(Choice(shown, engine.budget.weight_bytes, engine.budget.kv_tokens, speed, "", quality_of(shown)))
-    return Guide(candidate.gpu, candidate.tensor, tuple(choices), tuple(_advice(choices)))
-
-
-def quality_of(mode: str) -> str:
-    """What was measured of a mode's quality, in words; "" where nothing was."""
-    try:
-        from sim.quantization.quality import measured_quality
-    except ImportError:
-        return ""
-    return measured_quality(mode)
+        room = engine.budget
+        choices.append(Choice(shown, room.weight_bytes, room.kv_tokens, speed, "", quality.get(shown, "")))
+    advice = _advice(choices)
+    if known:
+        advice.append(
+            f"quality was measured on {known.model}" + (f" ({known.text})" if known.text else "") + ": others differ"
+        )
+    return Guide(candidate.gpu, candidate.tensor, tuple(choices), tuple(advice))
 
 
 def _with(candidate: Candidate, name: str) -> Candidate:

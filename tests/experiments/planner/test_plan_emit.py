@@ -1,0 +1,135 @@
+"""Launch commands and manifests say what the plan says, in each engine's own flags."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from experiments.planner.candidates import Candidate
+from experiments.planner.emit import TARGETS, Deployment, command, emit
+from experiments.planner.question import Question
+from experiments.planner.search import resolved
+from workloads.errors import InputError
+
+MODEL = "meta-llama/Meta-Llama-3-8B"
+
+
+@pytest.fixture
+def deployment(question: Callable[..., Question]) -> Callable[..., Deployment]:
+    """`deployment(preset="sglang", tensor=2, …)`: three replicas."""
+
+    def make(model: str = MODEL, gpu: str = "h100-sxm", settings: tuple[str, ...] = (), **parts: object) -> Deployment:
+        defaults = {"tensor": 1, "pipeline": 1, "preset": "vllm", "quantization": "auto", "kv_dtype": "auto"}
+        candidate = Candidate(gpu, **(defaults | parts))
+        return Deployment(model, resolved(question(settings=settings), candidate, 3072), 3)
+
+    return make
+
+
+def flags(words: list[str]) -> dict[str, str]:
+    """Each flag's value; "" of a switch."""
+    found = {}
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("--"):
+            found[word] = "" if after.startswith("--") else after
+    return found
+
+
+def test_vllm(deployment: Callable[..., Deployment]) -> None:
+    knobs = (("scheduler.max_num_batched_tokens", 1024), ("scheduler.max_num_seqs", 77))
+    words = command(deployment(tensor=2, quantization="fp8", kv_dtype="fp8-e4m3", knobs=knobs))
+    assert words[:3] == ["vllm", "serve", MODEL]
+    assert flags(words) == {
+        "--tensor-parallel-size": "2", "--max-model-len": "3072", "--max-num-seqs": "77", "--max-num-batched-tokens": "1024",
+        "--gpu-memory-utilization": "0.92", "--block-size": "16", "--quantization": "fp8", "--kv-cache-dtype": "fp8_e4m3",
+    }  # fmt: skip
+    plain = flags(command(deployment(settings=("engine.kv.prefix_caching=false",))))
+    assert "--no-enable-prefix-caching" in plain
+    assert not {"--quantization", "--kv-cache-dtype", "--tensor-parallel-size", "--pipeline-parallel-size"} & set(plain)
+
+
+def test_sglang(deployment: Callable[..., Deployment]) -> None:
+    made = deployment(preset="sglang", tensor=4, kv_dtype="fp8-e5m2")
+    found = flags(command(made))
+    assert found["--model-path"] == MODEL and found["--tp-size"] == "4" and found["--context-length"] == "3072"
+    assert found["--kv-cache-dtype"] == "fp8_e5m2" and found["--page-size"] == "1"
+    assert found["--chunked-prefill-size"] == "8192"
+    assert float(found["--mem-fraction-static"]) == pytest.approx(made.resolved.budget.utilization, rel=1e-2)
+
+
+def test_tensorrt_llm(deployment: Callable[..., Deployment]) -> None:
+    made = deployment(preset="tensorrt-llm", quantization="fp8", kv_dtype="fp8-e4m3", tensor=2)
+    found = flags(command(made))
+    assert command(made)[:2] == ["trtllm-serve", MODEL]
+    assert (found["--tp_size"], found["--max_seq_len"], found["--max_batch_size"]) == ("2", "3072", "2048")
+    script = emit(made, "tensorrt-llm")
+    options = script.split("<<'EOF'\n")[1].split("EOF\n")[0]
+    assert YAML(typ="safe").load(options) == {
+        "enable_chunked_prefill": False,
+        "kv_cache_config": {"dtype": "fp8", "enable_block_reuse": True, "tokens_per_block": 32},
+    }
+    assert "the model must be a checkpoint in fp8" in script, "TensorRT-LLM makes none by itself"
+
+
+def test_scripts_are_for_a_shell(deployment: Callable[..., Deployment]) -> None:
+    hostile = "/models/my model; rm -rf $HOME/'x'"
+    script = emit(deployment(model=hostile, quantization="awq-int4"), "vllm")
+    remarks = [line for line in script.splitlines() if line.startswith("# ")]
+    assert remarks[:2] == [
+        "# 3 replicas of 1 x h100-sxm",
+        "# in front of them a router that hands out sessions in turn",
+    ]
+    assert "a checkpoint in awq-int4" in remarks[2]
+    words = shlex.split(
+        "\n".join(line for line in script.splitlines() if not line.startswith("# ")).replace("\\\n", " ")
+    )
+    assert words[2] == hostile
+    assert "--quantization" not in words, "vLLM reads it from the checkpoint"
+
+
+def test_kubernetes(deployment: Callable[..., Deployment]) -> None:
+    for preset in ("vllm", "sglang", "tensorrt-llm"):
+        made = deployment(preset=preset, tensor=2)
+        text = emit(made, "kubernetes")
+        workload, service = YAML(typ="safe").load_all(text)
+        assert (workload["kind"], service["kind"]) == ("Deployment", "Service")
+        spec = workload["spec"]
+        pod = spec["template"]["spec"]
+        (container,) = pod["containers"]
+        assert spec["replicas"] == 3 and container["resources"]["limits"] == {"nvidia.com/gpu": 2}
+        assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == service["spec"]["selector"]
+        assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+        port = container["ports"][0]["containerPort"]
+        assert service["spec"]["ports"][0]["targetPort"] == port == container["readinessProbe"]["httpGet"]["port"]
+        said = " ".join(container["command"])
+        assert all(word in said for word in command(made))
+    amd = emit(deployment(gpu="mi300x"), "kubernetes")
+    assert "amd.com/gpu: 1" in amd and "nodeSelector" not in amd.split("apiVersion")[1]
+    assert "# choose the nodes with mi300x yourself" in amd
+
+
+def test_names_that_kubernetes_does_not_take(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
+    for model in ("x/Ünïcode Model!!" + "y" * 300, "***", "/a/b/<script>"):
+        workload, _ = YAML(typ="safe").load_all(emit(deployment(model=model), "kubernetes"))
+        name = workload["metadata"]["name"]
+        assert 0 < len(name) <= 63 and name.replace("-", "a").isalnum() and name[0].isalnum() and name.isascii()
+        assert workload["spec"]["template"]["spec"]["containers"][0]["command"][2] == model
+
+
+def test_what_cannot_be_emitted(deployment: Callable[..., Deployment]) -> None:
+    with pytest.raises(InputError, match="the plan is for vllm, not for sglang"):
+        emit(deployment(), "sglang")
+    for preset, says in (
+        ("vllm", "vLLM has no int8 KV"),
+        ("sglang", "SGLang has no int8 KV"),
+        ("tensorrt-llm", "has no int8 KV"),
+    ):
+        with pytest.raises(InputError, match=says):
+            emit(deployment(preset=preset, kv_dtype="int8"), preset)
+    with pytest.raises(InputError, match="a replica of 16 GPUs spans nodes of 8"):
+        emit(deployment(tensor=8, pipeline=2), "kubernetes")
+    assert set(TARGETS) == {"vllm", "sglang", "tensorrt-llm", "kubernetes"}
