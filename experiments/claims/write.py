@@ -38,18 +38,18 @@ def figure_name(number: int) -> str:
 
 def markdown(result: Result, level: int = 1) -> Iterator[str]:
     """The report as lines of Markdown, headings from `level` on."""
-    yield f"{'#' * level} {result.title}"
+    yield f"{'#' * level} {_cell(result.title)}"
     for verdict in result.verdicts:
         yield ""
         yield from verdict_lines(verdict)
     for table in result.tables:
         yield ""
-        yield f"**{table.title}**"
+        yield f"**{_cell(table.title)}**"
         yield ""
         yield from table_lines(table)
     for number, chart in enumerate(result.charts, 1):
         yield ""
-        yield f"![{chart.title}]({figure_name(number)})"
+        yield f"![{_cell(chart.title)}]({figure_name(number)})"
     yield ""
     yield RULE + (" This was the small, rough run." if result.small else "")
 
