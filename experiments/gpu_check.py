@@ -192,7 +192,7 @@ def check_kernels(found: Findings, plan: Plan, device: torch.device) -> Iterator
             found.add("Kernels against plain torch", row)
 
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        for pages in (dtype, fp8):
+        for pages in (dtype, fp8, torch.int8):
             yield f"kernels, {dtype} with pages of {pages}", lambda dtype=dtype, pages=pages: one(dtype, pages)
 
 

@@ -91,8 +91,11 @@ def _decode(
     if window:
         hidden |= key < lengths - window
     reach = torch.arange(-(-longest // size), device=q.device)[None, :]
-    first = batch.block_tables[index, :1]
-    pages = torch.where(reach * size < lengths, batch.block_tables[index, : reach.shape[1]], first)
+    tables = batch.block_tables[index, : reach.shape[1]]
+    seen = reach * size < lengths
+    if window:
+        seen &= (reach + 1) * size > lengths - window
+    pages = torch.where(seen, tables, tables.gather(1, (lengths - 1) // size))  # a page is read in place of what is not
     k, v = (side.read(pages).flatten(1, 2)[:, :longest] for side in sides)
     v = v.masked_fill(hidden[:, :, None, None], 0.0)  # a weight of 0 does not silence NaN
     count, heads, dim = q.shape

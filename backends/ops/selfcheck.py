@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.ops.base import Dense, Operators, PackedBatch, SamplingBatch
+from backends.ops.base import Dense, KVScales, Operators, PackedBatch, SamplingBatch
+from backends.ops.int8_pages import dequantised_heads, quantised_heads
 from backends.ops.reference import FP8, ReferenceOperators
 
 _PLAIN = ReferenceOperators()
@@ -97,21 +98,38 @@ def _batch(device: torch.device) -> tuple[PackedBatch, int]:
     return PackedBatch(*(torch.as_tensor(each, device=device) for each in columns), queries, lengths), len(order)
 
 
+def _cache(made: _Numbers, pages: int, stored: torch.dtype) -> tuple[Tensor, KVScales]:
+    """Keys and values [2, pages, page, KV heads, dim], and their scales."""
+    cache = made(2, pages, _PAGE, _KV_HEADS, _DIM, dtype=torch.float32)
+    if stored == torch.int8:
+        cache, scales = quantised_heads(cache)
+        return cache, tuple(scales)
+    return cache.to(stored), (0.5, 0.25) if stored in FP8 else (1.0, 1.0)
+
+
 def _attention(ops: Operators, made: _Numbers, stored: torch.dtype) -> Iterator[tuple[str, float]]:
     batch, pages = _batch(made.device)
-    scales = (0.5, 0.25) if stored in FP8 else (1.0, 1.0)
-    cache = made(2, pages, _PAGE, _KV_HEADS, _DIM, dtype=torch.float32).to(stored)
-    other = cache.clone()
+    cache, scales = _cache(made, pages, stored)
+    other, written = cache.clone(), scales
+    if stored == torch.int8:
+        written = tuple(side.clone() for side in scales)
     q, k, v = made(len(batch.ids), _HEADS + 2 * _KV_HEADS, _DIM).split((_HEADS, _KV_HEADS, _KV_HEADS), dim=1)
     frequencies = 1e4 ** -(torch.arange(0, _DIM, 2, device=made.device) / _DIM)
     rotary = _PLAIN.rotary(batch.positions, frequencies, 1.0)
     slots = batch.slots.clone()
     slots[-1] = -1
     got = ops.rope_and_cache(q, k, v, rotary, *cache, slots, kv_scales=scales)
-    want = _PLAIN.rope_and_cache(q.float(), k.float(), v.float(), rotary, *other, slots, kv_scales=scales)
+    want = _PLAIN.rope_and_cache(q.float(), k.float(), v.float(), rotary, *other, slots, kv_scales=written)
     yield "rope", _off(got, want, made.dtype, 4)
-    yield "cache write", _off(cache.float(), other.float(), stored, 1 if stored in FP8 else 4)
-    wide = other if stored in FP8 else other.float()
+    if stored == torch.int8:
+        mine, theirs, step = torch.stack(scales), torch.stack(written), torch.stack(written).float()[..., None]
+        off = (dequantised_heads(cache, mine) - dequantised_heads(other, theirs)).abs() / step
+        allowed = 1.25 + 127 * torch.finfo(made.dtype).eps  # a step, and what values differ by that were rounded before
+        yield "cache write", float(off.max()) / allowed
+        scales = written
+    else:
+        yield "cache write", _off(cache.float(), other.float(), stored, 1 if stored in FP8 else 4)
+    wide = other if stored.itemsize == 1 else other.float()
     for name, options in (
         ("attention", {}),
         ("attention, window", {"window": 200}),

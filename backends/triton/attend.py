@@ -1,4 +1,5 @@
-"""The step that both attention kernels are made of: one block of keys and values joins a running softmax in float32."""
+"""What both attention kernels are made of: the queries of a sequence as the rows of a tile, and the step in which one block of
+keys and values joins a running softmax in float32."""
 
 from __future__ import annotations
 
@@ -15,18 +16,45 @@ def product(a, b, acc, UP: tl.constexpr):
 
 
 @triton.jit
+def sequence_of(starts_ptr, lengths_ptr, sequence):
+    """First token, number of queries, and cached tokens of a sequence."""
+    start = tl.load(starts_ptr + sequence).to(tl.int64)
+    queries = (tl.load(starts_ptr + sequence + 1) - start).to(tl.int32)
+    return start, queries, tl.load(lengths_ptr + sequence).to(tl.int32)
+
+
+@triton.jit
+def query_rows(q_ptr, q_token, q_head, start, first, queries, head, GROUP: tl.constexpr, DIM: tl.constexpr,
+               BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+    """Row r of a tile: query first + r // GROUP of the sequence, head r % GROUP of the KV head.
+
+    Returns:
+        Queries [M, D], their numbers in the sequence [M], their heads [M], and which values there are [M, D].
+    """
+    row, column = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    query, member = first + row // GROUP, head * GROUP + row % GROUP
+    whole = row < BLOCK_M // GROUP * GROUP
+    live = (whole & (query < queries))[:, None] & (column < DIM)[None, :]
+    place = q_ptr + ((start + query) * q_token + member * q_head)[:, None] + column[None, :]
+    return tl.load(place, mask=live, other=0.0), query, member, live
+
+
+@triton.jit
 def attend_block(
-    q, best, total, acc, key, place, last, table_ptr, k_ptr, v_ptr, k_page, k_slot, v_page, v_slot, scale, softcap, window,
+    q, best, total, acc, key, place, low, last, table_ptr, k_ptr, v_ptr, ks_ptr, vs_ptr, k_page, k_slot, v_page, v_slot,
+    s_page, s_slot, scale, softcap, window,
     DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr, UP: tl.constexpr,
+    SOFTCAP: tl.constexpr, SCALED: tl.constexpr, UP: tl.constexpr,
 ):  # fmt: skip
     """Let the rows of `q` [M, D] see the keys numbered `key` [N].
 
     Args:
         best, total, acc: highest score [M] so far (times log2 e), sum of weights [M], weighted sum of values [M, D].
         place: [M], positions of the rows; a row sees keys up to its own position.
-        last: keys from here on are neither seen nor loaded. Without `MASKED` every row sees every key, and none is beyond.
-        table_ptr: pages of the sequence. k_ptr, v_ptr: pages, moved to this KV head.
+        low, last: keys before one (with a window) and from the other on are neither seen nor loaded. Without `MASKED` every row
+            sees every key, and none is beyond.
+        table_ptr: pages of the sequence. k_ptr, v_ptr: pages, moved to this KV head; with `SCALED` of int8, whose scales lie at
+            ks_ptr and vs_ptr, moved likewise.
         scale: on scores; times log2 e unless there is a softcap.
 
     Returns:
@@ -36,6 +64,8 @@ def attend_block(
     inside = column < DIM
     if MASKED:
         valid = key < last
+        if WINDOW:
+            valid = valid & (key >= low)
         page = tl.load(table_ptr + key // PAGE, mask=valid, other=0).to(tl.int64)
     else:
         page = tl.load(table_ptr + key // PAGE).to(tl.int64)
@@ -51,7 +81,18 @@ def attend_block(
     else:
         k = tl.load(k_place)
         v = tl.load(v_place)
+    if SCALED and UP:  # the interpreter knows no other way from int8 to bf16
+        k, v = k.to(tl.float32), v.to(tl.float32)
     scores = product(q, k.to(q.dtype), tl.zeros([q.shape[0], key.shape[0]], tl.float32), UP) * scale
+    if SCALED:
+        s_place = page * s_page + slot * s_slot
+        if MASKED:
+            k_scale = tl.load(ks_ptr + s_place, mask=valid, other=0.0).to(tl.float32)
+            v_scale = tl.load(vs_ptr + s_place, mask=valid, other=0.0).to(tl.float32)
+        else:
+            k_scale = tl.load(ks_ptr + s_place).to(tl.float32)
+            v_scale = tl.load(vs_ptr + s_place).to(tl.float32)
+        scores = scores * k_scale[None, :]
     if SOFTCAP:
         scores = softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0) * 1.4426950408889634
     if MASKED:
@@ -64,5 +105,7 @@ def attend_block(
     decay = tl.exp2(best - finite)
     weights = tl.exp2(scores - finite[:, None])
     total = total * decay + tl.sum(weights, axis=1)
+    if SCALED:
+        weights = weights * v_scale[None, :]
     acc = product(weights.to(q.dtype), v.to(q.dtype), acc * decay[:, None], UP)
     return highest, total, acc

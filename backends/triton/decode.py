@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from backends.ops.base import PackedBatch
-from backends.triton.attend import attend_block
-from backends.triton.launch import Launcher
+from backends.triton.attend import attend_block, query_rows, sequence_of
+from backends.triton.launch import Launcher, scale_strides
 from backends.triton.tiles import LOG2_E, MOST_SPLITS, decode_tile, split_keys
 
 
@@ -26,12 +26,12 @@ def keys_a_split(span, SHARE: tl.constexpr, MOST: tl.constexpr):
 
 @triton.jit
 def decode_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, sequences_ptr, starts_ptr, lengths_ptr, tables_ptr,
+    q_ptr, k_ptr, v_ptr, ks_ptr, vs_ptr, out_ptr, part_ptr, lse_ptr, sequences_ptr, starts_ptr, lengths_ptr, tables_ptr,
     scale, v_scale, softcap, window, q_token, q_head, out_token, out_head, table_row,
-    k_page, k_slot, k_head, v_page, v_slot, v_head,
+    k_page, k_slot, k_head, v_page, v_slot, v_head, s_page, s_slot,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, DIRECT: tl.constexpr, UP: tl.constexpr,
-    SHARE: tl.constexpr, MOST: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, DIRECT: tl.constexpr, SCALED: tl.constexpr,
+    UP: tl.constexpr, SHARE: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """One of a sequence's splits for one KV head. Row r is query r // GROUP, head r % GROUP.
 
@@ -41,13 +41,7 @@ def decode_kernel(
     item, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     splits = tl.num_programs(2)
     sequence = tl.load(sequences_ptr + item).to(tl.int64)
-    start = tl.load(starts_ptr + sequence).to(tl.int64)
-    queries = (tl.load(starts_ptr + sequence + 1) - start).to(tl.int32)
-    length = tl.load(lengths_ptr + sequence).to(tl.int32)
-    row, column = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-    query, member = row // GROUP, row % GROUP
-    live = (query < queries)[:, None] & (column < DIM)[None, :]
-    place = length - queries + query
+    start, queries, length = sequence_of(starts_ptr, lengths_ptr, sequence)
     low = 0
     if WINDOW:
         low = tl.maximum(0, length - queries + 1 - window)
@@ -57,9 +51,11 @@ def decode_kernel(
     if not DIRECT:  # noqa: SIM102 (this is known when it is compiled, the other is not)
         if first >= length:
             return
-    token = start + query
-    q_place = q_ptr + (token * q_token + (head * GROUP + member) * q_head)[:, None] + column[None, :]
-    q = tl.load(q_place, mask=live, other=0.0)
+    q, query, member, live = query_rows(
+        q_ptr, q_token, q_head, start, 0, queries, head, GROUP, DIM, BLOCK_M, BLOCK_D
+    )  # fmt: skip
+    place = length - queries + query
+    column = tl.arange(0, BLOCK_D)
     best = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -67,15 +63,17 @@ def decode_kernel(
     k_base, v_base = k_ptr + head.to(tl.int64) * k_head, v_ptr + head.to(tl.int64) * v_head
     for block in range(first, last, BLOCK_N):
         best, total, acc = attend_block(
-            q, best, total, acc, block + tl.arange(0, BLOCK_N), place, last, table, k_base, v_base,
-            k_page, k_slot, v_page, v_slot, scale, softcap, window, DIM, BLOCK_D, PAGE, True, WINDOW, SOFTCAP, UP,
+            q, best, total, acc, block + tl.arange(0, BLOCK_N), place, low, last, table, k_base, v_base, ks_ptr + head,
+            vs_ptr + head, k_page, k_slot, v_page, v_slot, s_page, s_slot, scale, softcap, window,
+            DIM, BLOCK_D, PAGE, True, WINDOW, SOFTCAP, SCALED, UP,
         )  # fmt: skip
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None] * v_scale
     if DIRECT:
-        out_place = out_ptr + (token * out_token + (head * GROUP + member) * out_head)[:, None] + column[None, :]
+        out_place = out_ptr + ((start + query) * out_token + member * out_head)[:, None] + column[None, :]
         tl.store(out_place, acc.to(out_ptr.dtype.element_ty), mask=live)
     else:
-        line = ((item.to(tl.int64) * tl.num_programs(1) + head) * splits + split) * BLOCK_M + row
+        line = ((item.to(tl.int64) * tl.num_programs(1) + head) * splits + split) * BLOCK_M
+        line = line + tl.arange(0, BLOCK_M)
         tl.store(lse_ptr + line, best + tl.log2(total))  # −∞ for a row that saw nothing
         tl.store(part_ptr + line[:, None] * DIM + column[None, :], acc, mask=live)
 
@@ -89,11 +87,9 @@ def combine_kernel(
     """Merge a sequence's own splits for one query head of one query, with weights by their log2-sum-exp2."""
     item, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(sequences_ptr + item).to(tl.int64)
-    start = tl.load(starts_ptr + sequence).to(tl.int64)
-    queries = (tl.load(starts_ptr + sequence + 1) - start).to(tl.int32)
+    start, queries, span = sequence_of(starts_ptr, lengths_ptr, sequence)
     query = row // GROUP
     if query < queries:
-        span = tl.load(lengths_ptr + sequence).to(tl.int32)
         if WINDOW:
             span = tl.minimum(span, queries - 1 + window)
         own = tl.cdiv(span, keys_a_split(span, SHARE, MOST))
@@ -114,11 +110,13 @@ def combine_kernel(
 def decode_attention(
     launch: Launcher, out: Tensor, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, sequences: Tensor,
     queries: int, longest: int, *, scale: float, window: int, softcap: float, kv_scales: tuple[float, float],
+    head_scales: tuple[Tensor, Tensor] | None,
 ) -> None:  # fmt: skip
     """Fill the rows of `out` [T, heads, dim] that belong to `sequences` [N] (int32).
 
     Args:
         queries: the most that one of them has. longest: tokens in the cache of the longest, or more.
+        head_scales: of int8 pages.
     """
     heads, dim = q.shape[1:]
     kv_heads, page = k_pages.shape[2], k_pages.shape[1]
@@ -137,15 +135,16 @@ def decode_attention(
         decode_kernel,
         (len(sequences), kv_heads, splits),
         (
-            q, k_pages, v_pages, out, part, lse, sequences, batch.query_starts, batch.kv_lengths, batch.block_tables,
+            q, k_pages, v_pages, *(head_scales or (q, q)), out, part, lse, sequences, batch.query_starts, batch.kv_lengths,
+            batch.block_tables,
             float(scale * kv_scales[0] * (1.0 if softcap else LOG2_E)), float(kv_scales[1]), float(softcap), window,
             q.stride(0), q.stride(1), out.stride(0), out.stride(1), batch.block_tables.stride(0),
-            *k_pages.stride()[:3], *v_pages.stride()[:3],
+            *k_pages.stride()[:3], *v_pages.stride()[:3], *scale_strides(head_scales),
         ),
         {
             "GROUP": group, "DIM": dim, "BLOCK_D": block_d, "PAGE": page, "BLOCK_M": rows, "BLOCK_N": tile.keys,
-            "WINDOW": window > 0, "SOFTCAP": softcap > 0, "DIRECT": direct, "UP": launch.target.interpreted,
-            "SHARE": keys, "MOST": MOST_SPLITS,
+            "WINDOW": window > 0, "SOFTCAP": softcap > 0, "DIRECT": direct,
+            "SCALED": head_scales is not None, "UP": launch.target.interpreted, "SHARE": keys, "MOST": MOST_SPLITS,
         },
         warps=tile.warps, stages=tile.stages,
     )  # fmt: skip

@@ -17,6 +17,12 @@ def silu(x):
 
 
 @triton.jit
+def rounded(x):
+    """The nearest whole number, ties to even, of float32 below 2^22: the sum has no room for what comes after the point."""
+    return (x + 12582912.0) - 12582912.0
+
+
+@triton.jit
 def silu_mul_kernel(x_ptr, out_ptr, rows, width, x_stride, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Rows of x hold the gate, then what it multiplies."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)

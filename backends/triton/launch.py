@@ -74,6 +74,17 @@ def is_interpreted(kernel: Any) -> bool:
     return not isinstance(kernel, JITFunction)
 
 
+def scale_strides(scales: tuple[torch.Tensor, torch.Tensor] | None) -> tuple[int, int]:
+    """Strides of pages and slots of the scales [pages, page size, KV heads] of int8 keys and values, which have the same."""
+    if scales is None:
+        return 0, 0
+    keys, values = scales
+    assert keys.stride() == values.stride() and keys.stride(2) == 1, (
+        "scales of keys and values lie alike, heads together"
+    )
+    return keys.stride()[:2]
+
+
 def rows_last(x: torch.Tensor) -> torch.Tensor:
     """`x` itself if its last axis is contiguous, which is all that kernels ask for, else a copy."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backends.ops.base import Dense, PackedBatch, SamplingBatch
+from backends.ops.base import Dense, KVScales, PackedBatch, SamplingBatch
 from backends.ops.reference import FP8, ReferenceOperators
 from backends.triton import elementwise, norm, rope, sampling
 from backends.triton.decode import decode_attention
@@ -14,7 +14,7 @@ from backends.triton.launch import Launcher, find_target, is_interpreted, rows_l
 from backends.triton.plan import AttentionPlan, plan_attention
 from backends.triton.prefill import prefill_attention
 from backends.triton.tiles import prefill_tile
-from workloads.errors import InputError
+from workloads.errors import InputError, Place
 
 
 class TritonOperators(ReferenceOperators):
@@ -52,14 +52,14 @@ class TritonOperators(ReferenceOperators):
 
     def rope_and_cache(
         self, q: Tensor, k: Tensor, v: Tensor, rotary: tuple[Tensor, Tensor], k_pages: Tensor, v_pages: Tensor, slots: Tensor,
-        *, kv_scales: tuple[float, float] = (1.0, 1.0),
+        *, kv_scales: KVScales = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
         self._check(k_pages)
         return rope.rope_and_cache(self._launch, q, k, v, rotary, k_pages, v_pages, slots, kv_scales)
 
     def attention(
         self, q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PackedBatch, *, scale: float, window: int = 0,
-        softcap: float = 0.0, kv_scales: tuple[float, float] = (1.0, 1.0),
+        softcap: float = 0.0, kv_scales: KVScales = (1.0, 1.0),
     ) -> Tensor:  # fmt: skip
         self._check(k_pages)
         q = rows_last(q)
@@ -67,8 +67,9 @@ class TritonOperators(ReferenceOperators):
         how = {
             "scale": scale, "window": window, "softcap": softcap,
             "kv_scales": kv_scales if k_pages.dtype in FP8 else (1.0, 1.0),
+            "head_scales": kv_scales if k_pages.dtype == torch.int8 else None,
         }  # fmt: skip
-        tile = prefill_tile(self._launch.target, 1 << (q.shape[2] - 1).bit_length(), q.dtype, group)
+        tile = prefill_tile(self._launch.target, 1 << (q.shape[2] - 1).bit_length(), q.dtype, group, k_pages.dtype)
         plan = self._plan_of(batch, group, tile.rows // group)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for part in plan.decoding:
@@ -88,9 +89,9 @@ class TritonOperators(ReferenceOperators):
         target = self._launch.target
         if pages.dtype == torch.float8_e4m3fn and not target.e4m3 and not target.interpreted:
             raise InputError(
-                f"keys and values in fp8 e4m3 cannot be read by Triton on {target.arch}",
-                hint="they need compute capability 8.9 (Ada) or later; keep them in 16 bits, or in e5m2",
-            )
+                f"keys and values in fp8 e4m3 cannot be read by Triton on {target.arch}", place=Place(key="engine.kv.dtype"),
+                hint="they need compute capability 8.9 (Ada) or later; keep them in 16 bits, or in e5m2 or int8",
+            )  # fmt: skip
 
     def _plan_of(self, batch: PackedBatch, group: int, tile_queries: int) -> AttentionPlan:
         """Every layer of a step asks with the same batch: it is planned once."""

@@ -44,9 +44,16 @@ def decode_tile(target: Target, block_d: int, rows: int, dtype: torch.dtype) -> 
     return Tile(rows, 64 if block_d <= 128 else 32, 4, 3 if target.compute else 1)
 
 
-def prefill_tile(target: Target, block_d: int, dtype: torch.dtype, group: int) -> Tile:
-    """For prefill attention: 128 rows on tensor cores, fewer where the head or the type is wide, but a query's whole `group`."""
+def prefill_tile(
+    target: Target, block_d: int, dtype: torch.dtype, group: int, stored: torch.dtype | None = None
+) -> Tile:
+    """For prefill attention: 128 rows on tensor cores, fewer where the head or the type is wide, but a query's whole `group`.
+
+    `stored`: type of the pages; int8 is widened in registers, for which shorter blocks of keys leave room.
+    """
     tile = _prefill_tile(target, block_d, dtype)
+    if stored == torch.int8 and not target.interpreted:
+        tile = replace(tile, keys=min(tile.keys, 32))
     return tile if group <= tile.rows else replace(tile, rows=1 << (group - 1).bit_length())
 
 

@@ -18,11 +18,11 @@ from workloads.errors import InputError
 
 _POINTERS = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64",
-    torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5", torch.uint8: "*u8", torch.bool: "*i1",
+    torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5", torch.uint8: "*u8", torch.int8: "*i8", torch.bool: "*i1",
 }  # fmt: skip
 _SHORT = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3",
-    torch.float8_e5m2: "e5m2",
+    torch.float8_e5m2: "e5m2", torch.int8: "int8",
 }  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _attention(ops: TritonOperators) -> Iterator[tuple[str, Any]]:
     cases = [(shape, bf16, bf16, 16, {}) for shape in _SHAPES]
     first = _SHAPES[0]
     cases += [(first, fp16, fp16, 16, {}), (first, fp32, fp32, 16, {}), (first, bf16, bf16, 1, {})]
-    cases += [(first, bf16, fp8, 16, {}) for fp8 in (torch.float8_e4m3fn, torch.float8_e5m2)]
+    cases += [(first, bf16, fp8, 16, {}) for fp8 in (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)]
     cases += [(first, bf16, bf16, 16, {"window": 4096}), (first, bf16, bf16, 16, {"softcap": 30.0})]
     rows = {
         "decode": [(1, 2048)] * 64,
@@ -160,6 +160,8 @@ def _attention(ops: TritonOperators) -> Iterator[tuple[str, Any]]:
     }
     for (heads, kv_heads, dim), dtype, pages_dtype, page, options in cases:
         pages = _empty(2, 8192, page, kv_heads, dim, dtype=pages_dtype)
+        scaled = {"kv_scales": tuple(_empty(2, 8192, page, kv_heads, dtype=torch.float16))}
+        scaled = scaled if pages_dtype == torch.int8 else {}
         stored = "" if pages_dtype == dtype else f", {_SHORT[pages_dtype]} pages"
         label = f"{_SHORT[dtype]}{stored}, {heads}/{kv_heads} heads of {dim}, pages of {page}"
         for kind, mix in rows.items():
@@ -169,16 +171,19 @@ def _attention(ops: TritonOperators) -> Iterator[tuple[str, Any]]:
             q = _empty(len(batch.ids), heads, dim, dtype=dtype)
             yield (
                 f"{label}{', short' if kind == 'decode short' else ', 5 queries' if kind == 'verify' else ''}",
-                lambda q=q, pages=pages, batch=batch, options=options: ops.attention(
+                lambda q=q, pages=pages, batch=batch, options=options | scaled: ops.attention(
                     q, pages[0], pages[1], batch, scale=0.1, **options
                 ),
             )
         if not options:
-            yield label, lambda dtype=dtype, pages=pages, heads=heads: _rope(ops, dtype, pages, heads)
+            yield (
+                label,
+                lambda dtype=dtype, pages=pages, heads=heads, scaled=scaled: _rope(ops, dtype, pages, heads, scaled),
+            )
 
 
-def _rope(ops: TritonOperators, dtype: torch.dtype, pages: Tensor, heads: int) -> None:
+def _rope(ops: TritonOperators, dtype: torch.dtype, pages: Tensor, heads: int, scaled: dict) -> None:
     kv_heads, dim = pages.shape[3:]
     q, k, v = _empty(256, heads + 2 * kv_heads, dim, dtype=dtype).split((heads, kv_heads, kv_heads), dim=1)
     rotary = _empty(256, dim // 2, dtype=torch.float32), _empty(256, dim // 2, dtype=torch.float32)
-    ops.rope_and_cache(q, k, v, rotary, pages[0], pages[1], _empty(256, dtype=torch.int64))
+    ops.rope_and_cache(q, k, v, rotary, pages[0], pages[1], _empty(256, dtype=torch.int64), **scaled)

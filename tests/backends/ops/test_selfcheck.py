@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("pages", [None, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("pages", [None, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8])
 def test_plain_torch_passes(dtype, pages) -> None:
     checks = list(check_round(ReferenceOperators(), CPU, dtype, pages or dtype))
     assert len(checks) > 12 and all(check.holds for check in checks), [c for c in checks if not c.holds]

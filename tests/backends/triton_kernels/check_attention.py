@@ -6,7 +6,7 @@ import interpreter  # noqa: F401 (first)
 import pytest
 import torch
 from compare import DTYPES, assert_attention_close, normal
-from paged import make_batch, make_pages
+from paged import make_batch, make_int8_pages, make_pages
 
 from backends.ops.reference import FP8, ReferenceOperators
 from backends.triton.launch import Launcher, Target
@@ -28,10 +28,13 @@ def compare(
 ) -> torch.Tensor:
     """Ours and the reference on the same numbers, the reference in float32; what is near enough goes by `dtype`."""
     batch, count = make_batch(rows, page, seed)
-    cache = make_pages(batch, count, page, kv_heads, dim, pages_dtype or dtype, seed)
+    stored = torch.float32 if pages_dtype == torch.int8 else pages_dtype or dtype
+    cache = make_pages(batch, count, page, kv_heads, dim, stored, seed)
     qkv = normal(int(batch.query_starts[-1]), heads + 2, dim, seed=seed + 50, dtype=dtype)
     q = qkv[:, :heads]  # a part of a wider row, as it comes from the model
     options.setdefault("scale", dim**-0.5)
+    if pages_dtype == torch.int8:
+        cache, options["kv_scales"] = make_int8_pages(cache)
     got = (ops or ours()).attention(q, cache[0], cache[1], batch, **options)
     wide = cache if pages_dtype else cache.float()
     want = PLAIN.attention(q.float(), wide[0], wide[1], batch, **options)
@@ -110,6 +113,36 @@ def test_a_sequence_gets_the_same_alone_and_in_company() -> None:
 def test_fp8_pages_with_scales(fp8, dtype) -> None:
     rows = [(1, 100), (1, 5), (3, 20), (14, 40)]
     compare(rows, 4, 1, 80, dtype, pages_dtype=fp8, kv_scales=(0.5, 0.25))
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 40}, {"softcap": 3.0}])
+@pytest.mark.parametrize(("dtype", "page"), [(torch.float32, 16), (torch.bfloat16, 1), (torch.float16, 16)])
+def test_int8_pages_with_scales_of_every_head(dtype, page, options) -> None:
+    rows = [(1, 100), (1, 5), (1, 0), (3, 20), (14, 40), (9, 75)]
+    compare(rows, 6, 2, 80, dtype, page, pages_dtype=torch.int8, **options)
+
+
+@pytest.mark.parametrize("pages_dtype", [None, torch.int8])
+def test_pages_behind_the_window_are_never_read(pages_dtype) -> None:
+    """Their numbers are far out of range, and what the first page within holds of keys behind the window is NaN."""
+    rows, window, page = [(1, 90), (3, 100), (20, 150), (70, 71), (40, 500)], 33, 4
+    batch, count = make_batch(rows, page)
+    cache = make_pages(batch, count, page, 1, 64, torch.float32)
+    q = normal(int(batch.query_starts[-1]), 2, 64)
+    want = PLAIN.attention(q, *cache, batch, scale=0.1, window=window)
+    if pages_dtype == torch.int8:
+        cache, scales = make_int8_pages(cache)
+        want = PLAIN.attention(q, *cache, batch, scale=0.1, window=window, kv_scales=scales)
+    poisoned = cache[0] if pages_dtype is None else scales[0], cache[1] if pages_dtype is None else scales[1]
+    for index, (queries, length) in enumerate(rows):
+        low = max(0, length - queries + 1 - window)
+        table = batch.block_tables[index]
+        for side in poisoned:
+            side[table[low // page], : low % page] = float("nan")
+        table[: low // page] = 1 << 40
+    options = {"scale": 0.1, "window": window} | ({"kv_scales": scales} if pages_dtype is not None else {})
+    for ops in (ours(), PLAIN):
+        assert_attention_close(ops.attention(q, *cache, batch, **options), want)
 
 
 def test_e4m3_pages_are_refused_where_the_compiler_does_not_know_them() -> None:

@@ -54,6 +54,34 @@ def test_fp8_pages(fp8, dtype) -> None:
     assert there[1].float().abs().max() == torch.finfo(fp8).max or fp8 == torch.float8_e5m2, "nothing was cut off"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_int8_pages(dtype) -> None:
+    """The reference's bytes and scales, but where a rotated key lies on an edge of rounding; heads of zeros, of huge and of tiny
+    values among them."""
+    slots, heads, kv_heads, dim, page = [17, 3, -1, 40, 5, 6], 6, 2, 80, 16
+    positions = torch.arange(len(slots)) * 977
+    q, k, v = (normal(len(slots), n, dim, seed=n, dtype=dtype) for n in (heads, kv_heads, kv_heads))
+    k[3] *= 3e4 if dtype == torch.float16 else 1e6
+    k[4], v[4], v[1, 0], v[5, 1] = 0.0, 0.0, 1e-7, v[5, 1] / 10
+    found = []
+    for ops in (OURS, PLAIN):
+        rotary = ops.rotary(positions, *Rope(10_000.0).frequencies(dim))
+        cache = torch.full((2, 5, page, kv_heads, dim), 7, dtype=torch.int8)
+        scales = torch.full((2, 5, page, kv_heads), 7.0, dtype=torch.float16)
+        ops.rope_and_cache(
+            q.clone(), k.clamp(-6e4, 6e4), v, rotary, *cache, torch.tensor(slots), kv_scales=tuple(scales)
+        )
+        found.append((cache, scales))
+    (cache, scales), (there, want) = found
+    assert torch.equal(cache[1], there[1]) and torch.equal(scales[1], want[1])
+    step = (cache[0].int() - there[0].int()).abs()
+    assert step.max() <= 1 and step.float().mean() < 1e-3
+    torch.testing.assert_close(scales[0], want[0], rtol=2e-3, atol=0)
+    assert scales.isfinite().all() and (scales > 0).all()
+    unwritten = [slot for slot in range(5 * page) if slot not in slots]
+    assert (cache.flatten(1, 2)[:, unwritten] == 7).all() and (scales.flatten(1, 2)[:, unwritten] == 7).all()
+
+
 def test_no_tokens() -> None:
     got, cache = run(OURS, 2, 1, 64, 4, torch.float32, torch.float32, [])
     assert got.shape == (0, 2, 64) and (cache == 7).all()

@@ -7,6 +7,7 @@ import torch
 from compare import normal
 
 from backends.ops.base import PackedBatch
+from backends.ops.int8_pages import quantised_heads
 from backends.ops.reference import FP8
 
 
@@ -26,6 +27,13 @@ def make_batch(rows: list[tuple[int, int]], page: int, seed: int = 0) -> tuple[P
     there = (torch.as_tensor(each) for each in (positions, starts, lengths, tables))
     positions, starts, lengths_there, tables = there
     return PackedBatch(none, positions, none, starts, lengths_there, tables, none, queries, lengths), len(order)
+
+
+def make_int8_pages(pages: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """These pages [2, pages, page, KV heads, dim] in int8, and their scales, which are NaN where pages are."""
+    values, scales = quantised_heads(pages.nan_to_num(nan=1e4))
+    scales[pages.isnan().any(-1)] = float("nan")
+    return values, tuple(scales)
 
 
 def make_pages(
