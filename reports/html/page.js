@@ -249,6 +249,7 @@
     });
     svg.addEventListener("pointercancel", () => { held = null; zoom.select(0, 0); });
     svg.addEventListener("pointerleave", () => { if (!held) hide(); });
+    svg.addEventListener("mousedown", (event) => event.preventDefault());  // no text is selected, nothing is outlined
     svg.addEventListener("dblclick", () => zoom.reset());
     svg.addEventListener("blur", hide);
     svg.addEventListener("keydown", (event) => {
