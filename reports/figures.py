@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from reports.gantt import MOST_REQUESTS, bars
+from reports.html.scales import log_ticks, tick_label
 from reports.html.sweep_export import KINDS, PALETTE
 from reports.html.timeline_figures import Thinned, hit_rates
 from reports.kv_use import KINDS as KV_KINDS
@@ -56,6 +57,7 @@ def export_run_figures(data: RunData, folder: Path, kinds: Iterable[str]) -> lis
         for key, draw in _drawers(data).items():
             figure, axes = _empty()
             draw(axes)
+            _plain_numbers(axes)
             axes.grid(color="#dddddd", linewidth=0.6)
             axes.set_axisbelow(True)
             for kind in kinds:
@@ -95,6 +97,24 @@ def _empty() -> tuple[Any, Any]:
     return figure, figure.add_subplot()
 
 
+def _plain_numbers(axes: Any) -> None:
+    """Ticks as on the page: 1.5k for thousands."""
+    from matplotlib.ticker import FuncFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
+
+
+def _logarithmic(axes: Any, low: float, high: float) -> None:
+    """A logarithmic x with ticks at round values."""
+    from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(log_ticks(low, high)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def _cumulative(axes: Any, d: Distribution, title: str) -> None:
     """The share of values at or below each, with p50, p95 and p99 marked where the sample allows."""
     seconds = d.quantile(99) >= 10
@@ -113,7 +133,7 @@ def _cumulative(axes: Any, d: Distribution, title: str) -> None:
                 label=f"p{p} {value * factor:.4g} {unit}",
             )
     if values[0] > 0 and values[-1] / max(d.quantile(50) * factor, 1e-12) > 8:
-        axes.set_xscale("log")
+        _logarithmic(axes, float(values[0]), float(values[-1]))
     axes.set_ylim(0, 100)
     axes.set_xlabel(f"{title} ({unit})")
     axes.set_ylabel("% of gaps" if title == "ITL" else "% of requests")
@@ -186,7 +206,7 @@ def _gantt(axes: Any, data: RunData) -> None:
     for phase, colour in shades.items():
         parts = [b for b in bars(data) if b.phase == phase]
         axes.barh(
-            [b.row for b in parts], [b.end - b.start for b in parts], left=[b.start for b in parts], height=0.8, color=colour,
+            [b.row + 1 for b in parts], [b.end - b.start for b in parts], left=[b.start for b in parts], height=0.8, color=colour,
             label=clean(phase),
         )  # fmt: skip
     axes.invert_yaxis()

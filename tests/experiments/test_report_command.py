@@ -34,7 +34,6 @@ def test_every_format(run: Path, tmp_path: Path) -> None:
         "requests.parquet",
         "vllm.json",
         "ttft_cdf.svg",
-        "ttft_cdf.pdf",
         "gantt.svg",
     }
     told = json.loads(bench("report", run, "--export", "csv", "--json").stdout)
