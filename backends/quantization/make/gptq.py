@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backends.quantization.make.grids import int_grid
+from backends.quantization.make.grids import int_codes, int_grid, int_values
 
 _BLOCK = 128
 
@@ -32,6 +32,8 @@ def solve(
 ) -> Solved:  # fmt: skip
     """Quantise a weight [N, K] so that its products with inputs of second moments `hessian` [K, K] change little.
 
+    The method is greedy; a row for which rounding to nearest does better (few do) is rounded to nearest, in the same groups.
+
     Args:
         act_order: columns of large inputs first; groups are then of columns in that order.
         damp: added to the diagonal, as a share of its mean; tenfold as often as the matrix is not positive definite.
@@ -43,7 +45,7 @@ def solve(
     weight[:, dead] = 0
     order = torch.argsort(hessian.diagonal(), descending=True, stable=True) if act_order else torch.arange(width)
     weight, hessian = weight[:, order], hessian[order][:, order]
-    upper = _upper(hessian, damp)
+    upper, whole = _upper(hessian, damp), weight.clone()
     codes = torch.empty(weight.shape, dtype=torch.uint8)
     scales = torch.empty(len(weight), -(-width // size))
     zeros = torch.empty_like(scales)
@@ -62,8 +64,24 @@ def solve(
             weight[:, column + 1 : end] -= error[:, None] * upper[column, None, column + 1 : end]
             errors[:, column - start] = error
         weight[:, end:] -= errors @ upper[start:end, end:]
+    _round_instead(whole, hessian, codes, scales, zeros, bits, size, symmetric)
     back = torch.argsort(order)
     return Solved(codes[:, back], scales, zeros, (torch.arange(width) // size)[back])
+
+
+def _round_instead(
+    weight: Tensor, hessian: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor, bits: int, size: int, symmetric: bool
+) -> None:
+    """Replace, in place, the rows whose objective rounding to nearest makes smaller."""
+    grid = int_grid(weight, bits, size, symmetric)
+    plain = int_codes(weight, *grid, bits, size)
+
+    def errors(found: Tensor, steps: Tensor, middles: Tensor) -> Tensor:
+        error = weight - int_values(found, steps, middles, size)
+        return ((error @ hessian) * error).sum(1)
+
+    worse = errors(codes, scales, zeros) > errors(plain, *grid)
+    codes[worse], scales[worse], zeros[worse] = plain[worse], grid[0][worse], grid[1][worse]
 
 
 def _upper(hessian: Tensor, damp: float) -> Tensor:
