@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 
 _ENTRY = re.compile(r"(?:^|(?<=[.;:)`] )|(?<=   ))((?:[a-z_][a-z0-9_]*, )*[a-z_][a-z0-9_]*): ")
@@ -17,7 +18,7 @@ def attributes_of(thing: object) -> dict[str, str]:
     found: dict[str, str] = {}
     for block in _entries(text):
         cuts = [match for match in _ENTRY.finditer(block) if match.start() == 0 or _is_entry(block, match)]
-        for match, after in zip(cuts, [*cuts[1:], None], strict=True):
+        for match, after in itertools.zip_longest(cuts, cuts[1:]):
             meaning = block[match.end() : after.start() if after else len(block)].strip()
             for name in match.group(1).split(", "):
                 found.setdefault(name, meaning)

@@ -43,7 +43,7 @@ class Key(typing.NamedTuple):
     about: str
 
 
-def keys() -> list[Key]:
+def entries() -> list[Key]:
     """Every key, section by section, in the file's order."""
     return list(_walk(Workload, ()))
 
@@ -149,7 +149,7 @@ def page() -> Iterator[str]:
         "Every key that a workload file may have. What you write wins over the preset, which wins over defaults; a key that "
         "could have no effect is an error. `bench init` writes a commented file, `bench explain FILE` shows what one comes to."
     )
-    found = keys()
+    found = entries()
     sections = list(dict.fromkeys(key.name.rpartition(".")[0] for key in found))
     for section in sections:
         yield ""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments.claims.registry import MODULES
+from experiments.claims.registry import MODULES, notebook
 from experiments.handbook import api, claims, commands, names, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS, CONFIG = ROOT / "docs", ROOT / "mkdocs.yml"
 REFERENCE = {"cli": commands, "workload": schema, "api": api, "names": names}
+SOURCES = {
+    "experiments/schema": "reference/workload.md",
+    "experiments/cli": "reference/cli.md",
+    "twinserve.py": "reference/api.md",
+    "sim/data": "reference/names.md",
+    "experiments/notebooks": "claims/index.md",
+}
 MARKER = "<!-- fidelity -->"
 COLUMNS = ("cells", "median", "bias", "within 1.25×", "inside")  # of the table of errors, in the page of limits
 _LINK = re.compile(r"(!?)\[([^\]\n]*)\]\(([^)\s]+)\)")
@@ -69,25 +77,29 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def stay_inside(text: str, page: Path, pages: Path) -> str:
-    """Links that lead out of the site, to files of the repository, become the files' names."""
+    """Links that lead out of the site, into the repository: to the page made of what they lead to, where there is one;
+    others become the files' names."""
+    made = generated()
 
     def kept(match: re.Match[str]) -> str:
-        target = match.group(3).partition("#")[0]
+        mark, words, link = match.groups()
+        target = link.partition("#")[0]
         if not target or "://" in target or target.startswith("mailto:"):
             return match.group(0)
-        try:
-            place = (page.parent / target).resolve().relative_to(pages.resolve())
-        except ValueError:
-            place = None
-        if place is not None:
+        if (page.parent / target).resolve().is_relative_to(pages.resolve()):
             return match.group(0)
-        name = (DOCS / page.relative_to(pages)).parent / target
-        shown = match.group(2).strip("`")
-        path = name.resolve()
-        where = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else target
-        return f"`{where}`" if shown in (where, path.name) else f"{match.group(2)} (`{where}`)"
+        path = ((DOCS / page.relative_to(pages)).parent / target).resolve()
+        where = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else target
+        if where in made:
+            return f"{mark}[{words}]({os.path.relpath(made[where], page.relative_to(pages).parent)})"
+        return f"`{where}`" if words.strip("`") in (where, path.name) else f"{words} (`{where}`)"
 
     return _LINK.sub(kept, text)
+
+
+def generated() -> dict[str, str]:
+    """Pages that are made of files of the repository: path in the repository → page of the site."""
+    return SOURCES | {f"experiments/notebooks/{notebook(name)}": f"claims/{name}.md" for name in MODULES}
 
 
 def navigation(config: dict[str, Any], pages: Path) -> list[Any]:
