@@ -4,9 +4,12 @@ The rule, after Kneedle (Satopää et al. 2011), made to bear noise:
 
 1. The throughput curve is made non-decreasing (isotonic fit), then concave (its upper hull), so that a noisy point
    cannot be a knee.
-2. There must be something to find: at the highest load, throughput falls short of what the lowest loads promise
-   (the hull's first slope, carried on) by at least `loss` (10 %).
-3. The knee is the measured load at which the normalised hull stands highest above its diagonal.
+2. There must be something to find: throughput grows by at least `loss` (10 %) over the range, and at the highest load
+   falls short of what the lowest loads promise (the hull's first slope, carried on) by at least as much.
+3. It must be more than noise: from seven points on, two straight lines that meet at a measured load fit the points so much
+   better than one that chance would do it in one of a hundred straight curves (an F test of relative residuals, times the
+   number of loads at which they might meet). Fewer points cannot tell noise and are taken as they are.
+4. The knee is the measured load at which the normalised hull stands highest above its diagonal.
 
 Where throughput loses nothing (every load was within capacity) but latency at the highest load is at least `rise`
 (3) times that of the lowest, the knee is where the normalised latency curve, made non-decreasing and convex, hangs
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+FEWEST_TO_TEST, CHANCE = 7, 0.01
 LOAD_KEYS = (
     "load.concurrency",
     "traffic.synthetic.arrivals.rate",
@@ -71,7 +75,7 @@ def find_knee(
         return None
     y = np.array([throughput[i] for i in points], float)
     found = _bend(x, y, loss)
-    if found is not None:
+    if found is not None and (len(x) < FEWEST_TO_TEST or _p_of_one_line(x, y) < CHANCE):
         place = found
         sentence = (
             f"beyond {x[place]:g}, more load adds little: {x[-1] / x[place]:.3g} times the load gives "
@@ -102,13 +106,34 @@ def _bend(x: np.ndarray, y: np.ndarray, loss: float) -> int | None:
     early = max(1, int(np.searchsorted(x, x[0] + reach / 3, side="right")) - 1)
     slope = max((hull[early] - hull[0]) / (x[early] - x[0]), hull[0] / x[0] if x[0] > 0 else 0.0)
     promised = hull[0] + slope * reach
-    if promised <= 0 or hull[-1] <= hull[0]:
+    if promised <= 0 or hull[-1] <= (1 + loss) * hull[0]:
         return None
     short = 1 - hull[-1] / promised
     if short < loss:
         return None
     distance = (hull - hull[0]) / (hull[-1] - hull[0]) - (x - x[0]) / reach
     return int(np.argmax(distance))
+
+
+def _p_of_one_line(x: np.ndarray, y: np.ndarray) -> float:
+    """How likely chance alone makes two lines that meet at one of the loads fit so much better than one line.
+
+    With two more parameters and d degrees of freedom left, P(F > f) is (rest of two lines / rest of one) ** (d / 2).
+    """
+    weight = 1.0 / np.maximum(np.abs(isotonic(y)), 1e-12 * np.abs(y).max())  # residuals relative to the curve
+    one = _rest(np.stack([np.ones_like(x), x], 1), y, weight)
+    inner = np.unique(x)[1:-1]
+    two = min(_rest(np.stack([np.ones_like(x), x, np.maximum(x - knot, 0.0)], 1), y, weight) for knot in inner)
+    if one <= 1e-18 * len(x):
+        return 1.0  # a straight line, exactly
+    return min(len(inner) * float(two / one) ** ((len(x) - 4) / 2), 1.0)
+
+
+def _rest(columns: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
+    """Sum of squares that the columns leave of `y`, relative to the curve."""
+    design, target = columns * weight[:, None], y * weight
+    fitted = design @ np.linalg.lstsq(design, target, rcond=None)[0]
+    return float(((target - fitted) ** 2).sum())
 
 
 def _take_off(x: np.ndarray, y: np.ndarray, rise: float) -> int | None:

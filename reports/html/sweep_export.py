@@ -126,6 +126,7 @@ def _marks(axes: Any, plot: Plot) -> None:
     if plot.marks.limit:
         value, label = plot.marks.limit
         axes.axhline(value, color="#555555", linewidth=1, linestyle="--")
-        axes.text(0.01, value, clean(label, 40), transform=axes.get_yaxis_transform(), va="bottom", fontsize=8)
+        where = axes.get_yaxis_transform()
+        axes.text(0.01, value, clean(label, 40), transform=where, va="bottom", fontsize=8).set_in_layout(False)
     if len(plot.marks.front) > 1:
         axes.plot(*zip(*plot.marks.front, strict=True), color="black", linewidth=1, linestyle=(0, (3, 3)))

@@ -260,3 +260,58 @@ def test_ctrl_c_says_how_to_go_on(workload: Path, runner: FakeRunner, tmp_path: 
     done = bench("sweep", workload, "--over", "seed=[1,2,3]", "--out", tmp_path / "out", "--workers", "1")
     assert done.exit_code == 130
     assert f"1 of 3 points are kept in {tmp_path / 'out'}" in done.stderr
+
+
+def test_the_table_is_tidy(workload: Path, tmp_path: Path) -> None:
+    """One row a point, every setting and every figure a column; pandas reads it in one line."""
+    import pandas as pd
+
+    over = ["--over", "load.concurrency=1..4 log2", "--over", "engine.kv.prefix_caching=true,false", "--figures", "svg"]
+    done = bench("sweep", workload, "--set", CLOSED, *over, "--out", tmp_path / "out", "--workers", "1")
+    assert done.exit_code == 0, done.output
+    table = pd.read_parquet(tmp_path / "out" / "points.parquet")
+    assert len(table) == 6 and table["load.concurrency"].tolist() == [1, 1, 2, 2, 4, 4]
+    assert table["engine.kv.prefix_caching"].tolist() == [True, False] * 3
+    assert set(table["engine.scheduler.max_num_seqs"]) == {32} and set(table["model"]) == {"meta-llama/Meta-Llama-3-8B"}
+    assert (
+        table["engine.kv.block_size"].dtype == "int64" and table["traffic.synthetic.input_tokens"].tolist() == [128] * 6
+    )
+    assert set(table["saturation"]) <= {"stable", "backlogged"}
+    assert (table["output_throughput_low"] <= table["output_throughput"]).all()
+    assert (table["output_throughput"] <= table["output_throughput_high"]).all()
+    assert not table.columns.duplicated().any()
+    assert (tmp_path / "out" / "figures" / "throughput.svg").is_file()
+
+
+def test_points_with_the_same_requests_share_them(
+    workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from experiments import point, traffic
+
+    made = []
+    real = traffic.make_traffic
+    monkeypatch.setattr(traffic, "make_traffic", lambda *arguments: made.append(1) or real(*arguments))
+    point._traffic.cache_clear()
+    run_sweep(swept(workload, "load.concurrency=[1, 2, 4]"), tmp_path / "a")
+    assert len(made) == 1, "the load changes, the requests do not"
+    run_sweep(swept(workload, "seed=[7, 8]"), tmp_path / "b")
+    assert len(made) == 3
+
+
+def test_overload_is_said_in_the_summary(workload: Path, tmp_path: Path) -> None:
+    many = "traffic.synthetic.requests=400"
+    done = bench(
+        "sweep", workload, "--set", many, "--over", "traffic.synthetic.arrivals.rate=5,400,800", "--out", tmp_path / "out",
+        "--workers", "1",
+    )  # fmt: skip
+    assert "Overloaded from rate 400 on: the queue grows" in done.stdout
+    found = json.loads((tmp_path / "out" / "sweep.json").read_text("utf-8"))
+    assert found["saturation"][0]["overloaded"] == [1, 2]
+    assert "Overloaded from rate 400 on" in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", ["jpg", "svg,exe", ""])
+def test_kinds_of_figures_that_there_are_not(kind: str, workload: Path, tmp_path: Path) -> None:
+    done = bench("sweep", workload, "--over", "seed=1,2", "--out", tmp_path / "out", "--figures", kind)
+    assert done.exit_code == 2 and "--figures: unknown kind of figure" in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -74,3 +74,36 @@ def test_isotonic_is_monotone_and_keeps_the_sum(y):
     fitted = isotonic(np.array(y))
     assert (np.diff(fitted) >= -1e-9).all()
     assert fitted.sum() == pytest.approx(sum(y), abs=1e-6)
+
+
+def noisy(loads, curve, noise, seed):
+    rng = np.random.default_rng(seed)
+    return [curve(x) * float(np.exp(noise * rng.standard_normal())) for x in loads]
+
+
+POWERS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize(
+    "curve", [lambda x: 100.0 * x, lambda x: 500.0, lambda x: 50.0 + 3 * x], ids=["straight", "flat", "rising"]
+)
+def test_noise_alone_is_no_knee(noise, curve):
+    """Of a hundred curves without a bend one may be taken for bent, by the stated chance."""
+    for loads in (POWERS, LOADS):
+        found = [find_knee(loads, noisy(loads, curve, noise, seed)) for seed in range(100)]
+        assert sum(knee is not None for knee in found) <= 5
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.1])
+def test_a_knee_is_found_through_noise(noise):
+    found = [find_knee(POWERS, noisy(POWERS, lambda x: 100 * min(x, 50), noise, seed)) for seed in range(100)]
+    assert sum(knee is not None and knee.load in (32, 64) for knee in found) >= 90
+    smooth = [find_knee(POWERS, noisy(POWERS, lambda x: 8 * (1 - np.exp(-x / 32)), noise, seed)) for seed in range(100)]
+    assert sum(knee is not None and 32 <= knee.load <= 128 for knee in smooth) >= 90
+
+
+def test_a_scale_changes_nothing():
+    rate = noisy(POWERS, lambda x: 100 * min(x, 50), 0.05, 1)
+    assert find_knee(POWERS, rate).index == find_knee([x * 1e-3 for x in POWERS], [y * 1e6 for y in rate]).index
+    assert find_knee(POWERS, [0.0, *rate[1:]]) is not None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_runs import make_requests, make_run, simulated_run
 
-from reports.saturation import saturation
+from reports.saturation import saturation, saturation_along
 
 
 def queue_run(rho: float, n: int, seed: int, service=None, arrival=None, **info):
@@ -124,3 +124,31 @@ def test_an_engine_serves_as_much_however_long_it_is_overloaded(n, rate):
     short, long = saturation(simulated_run(n, rate)), saturation(simulated_run(5000, 45))
     assert short["served_per_s"] == pytest.approx(long["served_per_s"], rel=0.05)
     assert long["served_per_s"] == pytest.approx(44.8 - long["growth_per_s"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("labels", "ordered", "says"),
+    [
+        ("sss", True, ""),
+        ("ssoo", True, "Overloaded from rate 3 on: the queue grows"),
+        ("ssso", True, "Overloaded at rate 4: the queue grows"),
+        ("sbbo", True, "Overloaded at rate 4: the queue grows for as long as requests come, and latencies say how long the run "
+         "lasted. Backlogged from rate 2 to 3: requests queue"),
+        ("sbbb", True, "Backlogged from rate 2 on: requests queue"),
+        ("osos", True, "Overloaded at rate 1, 3: the queue"),
+        ("osos", False, "Overloaded at rate 1, 3: the queue"),
+        ("oooo", False, "Overloaded at rate 1, 2, 3, 4: the queue"),
+        ("usu", True, ""),
+        ("", True, ""),
+    ],
+)  # fmt: skip
+def test_what_is_said_along_a_sweep(labels, ordered, says):
+    words = {"s": "stable", "o": "overloaded", "b": "backlogged", "u": "unknown"}
+    names = [str(i + 1) for i in range(len(labels))]
+    said = saturation_along("rate", names, [words[each] for each in labels], ordered=ordered)
+    assert said.startswith(says) and bool(said) == bool(says)
+
+
+def test_of_many_overloaded_points_a_few_are_named():
+    said = saturation_along("x", [str(i) for i in range(40)], ["overloaded", "stable"] * 20, ordered=True)
+    assert "at x 0, 2, 4, 6, 8, 10, 12, 14 and 12 more:" in said
