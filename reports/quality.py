@@ -143,6 +143,23 @@ def cells(row: QualityRow) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+SHORT_COLUMNS = (
+    "mode", "bits", "MB", "perplexity", "% vs ref.", "KL ×10⁻³", "p99", "top-1 %", "tok/s", "prefill",
+)  # fmt: skip
+
+
+def short_cells(row: QualityRow) -> tuple[str, ...]:
+    """A row for a console: intervals of the ratio and the mean divergence alone."""
+    ratio, kl = row.ratio, row.divergence
+    return (
+        row.mode if len(row.mode) <= 26 else "…" + row.mode[-25:], f"{row.bits_per_weight:.2f}",
+        f"{row.weight_bytes / 1e6:,.1f}", f"{row.perplexity.value:.3f}",
+        f"{100 * (ratio.value - 1):+.2f} [{100 * (ratio.low - 1):+.1f}, {100 * (ratio.high - 1):+.1f}]",
+        _milli(kl) if kl.value else "0", f"{row.divergence_p99.value * 1e3:.3g}", f"{100 * row.agreement.value:.1f}",
+        f"{row.decode_tokens_per_s:,.1f}", f"{row.prefill_tokens_per_s:,.0f}",
+    )  # fmt: skip
+
+
 def _milli(measured: Measured) -> str:
     return f"{measured.value * 1e3:.3g} [{measured.low * 1e3:.3g}, {measured.high * 1e3:.3g}]"
 

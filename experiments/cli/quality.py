@@ -100,7 +100,7 @@ def quality(
 
 
 def _show(found: Quality, out: Path | None, json: bool, quiet: bool) -> None:
-    from reports.quality import as_json, cells
+    from reports.quality import SHORT_COLUMNS, as_json, short_cells
 
     if json:
         from experiments.cli.run import print_json
@@ -109,6 +109,7 @@ def _show(found: Quality, out: Path | None, json: bool, quiet: bool) -> None:
         return
     if quiet:
         return
+    from rich.markup import escape
     from rich.table import Table
 
     from experiments.cli.console import stdout
@@ -120,12 +121,11 @@ def _show(found: Quality, out: Path | None, json: bool, quiet: bool) -> None:
         f"{found.text['text']}, windows of {found.window}, each token with at least {found.window - found.stride} before it",
         markup=False,
     )
-    names = ("mode", "bits", "MB", "perplexity", "vs reference", "KL ×10⁻³", "KL p99", "top-1", "tok/s", "prefill")
     table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, justify="left" if name == "mode" else "right", overflow="fold")
+    for name in SHORT_COLUMNS:
+        table.add_column(name, justify="left" if name == "mode" else "right", no_wrap=True)
     for row in found.rows:
-        table.add_row(*(cell.replace("[", r"\[").replace(" \\[", "\n\\[") for cell in cells(row)))
+        table.add_row(*(escape(cell) for cell in short_cells(row)))
     console.print(table)
     for notice in found.notices:
         console.print(f"note: {notice}", markup=False)
