@@ -72,6 +72,29 @@ class TokenRadixAllocator(RadixAllocator):
 
     book: TokenBook
 
+    def next_slots(self, members: list[Sequence], known: np.ndarray) -> np.ndarray | None:
+        """The slot of each member's last known token, given a number if it had none: all at once, which one by one takes a
+        millisecond for every few dozen.
+
+        Args:
+            members: sequences of the cohort. known: tokens that each has.
+
+        Returns:
+            [members] int64; None where one lacks more than its last slot, or has it already: then look at each table.
+        """
+        have = np.fromiter((len(seq.blocks) for seq in members), np.int64, len(members))
+        if not len(members) or self._grown_tick != members[0].cohort.tick or (have + 1 != known).any():
+            return None
+        free, count = self._free, len(members)
+        self._counted -= count
+        if (short := count + self._counted - len(free)) > 0:
+            free += self.tree.evict(short)
+        slots = free[-count:]
+        del free[-count:]
+        for seq, slot in zip(members, slots, strict=True):
+            seq.blocks.append(slot)
+        return np.array(slots, np.int64)
+
     def _content(self, seq: Sequence, tokens: int) -> list[Span]:
         """A span of one token each, its content the token id; tokens that are not known yet agree with nothing."""
         spans = self.book[seq].spell_out()[:tokens]

@@ -69,7 +69,9 @@ class Places:
         self.knobs = Knobs.of(count)
         self.moves = 0
         self._free = list(range(count - 1, NOBODY, -1))
-        self._news: list[tuple[int, np.ndarray]] = []
+        self._news: list[
+            tuple[int | np.ndarray, np.ndarray]
+        ] = []  # places and columns, alike in number or one of a kind
 
     def take(self, seq: Sequence, how: SamplingParams, seed: int) -> int:
         """A place for a sequence whose tokens are drawn so."""
@@ -94,6 +96,14 @@ class Places:
             row[first:end] = pages
             self._news.append((place, changed))
         self.laid[place] = end
+
+    def append(self, places: np.ndarray, pages: np.ndarray) -> None:
+        """The next page of each of these tables, which are different ones; once a step for a place."""
+        ends = self.laid[places]
+        self.widen(int(ends.max()) + 1)
+        self.host[places, ends] = pages
+        self._news.append((places, ends))
+        self.laid[places] = ends + 1
 
     def widen(self, width: int) -> None:
         """Have room for tables of so many pages."""

@@ -1,7 +1,8 @@
 """From a plan to the rows of a step: who computes what, with block tables brought up to date.
 
 Prompt pieces come first and their tables are looked at anew, since a cache may replace pages of a prompt while it is computed.
-While a sequence decodes its table only grows, so of decoding sequences only those that reach a new page are touched.
+While a sequence decodes its table only grows, so of decoding sequences only those that reach a new page are touched; where all do
+in every step, pages being single slots, they are touched together.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from backends.torch.kv import pages_from
+from backends.torch.kv import TokenRadixAllocator, pages_from
 from backends.torch.pack import Draw, Rows
 from backends.torch.places import NOBODY, Places
 from backends.torch.tokens import TokenBook, Tokens
@@ -104,7 +105,13 @@ class RowMaker:
     def _grow(self, now: _Decoding, known: np.ndarray) -> None:
         """Tables of those whose next token is the first of a page that is not known yet."""
         laid = self._places.laid[now.places]
-        for index in np.flatnonzero(-(-known // self._allocator.block_size) > laid).tolist():
+        grown = np.flatnonzero(-(-known // self._allocator.block_size) > laid)
+        if len(grown) == len(known) and isinstance(self._allocator, TokenRadixAllocator) and (known == laid + 1).all():
+            slots = self._allocator.next_slots(now.members, known)
+            if slots is not None:
+                self._places.append(now.places, slots)
+                return
+        for index in grown.tolist():
             self._lay(now.members[index], int(now.places[index]), int(laid[index]), int(known[index]))
 
     def _lay(self, seq: Sequence, place: int, first: int, tokens: int) -> None:

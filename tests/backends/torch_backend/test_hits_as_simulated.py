@@ -61,7 +61,9 @@ def plans_of(executor) -> list[tuple]:
     def watched(plan, now, until):
         chunks = tuple((c.seq.row, c.seq.sample, c.tokens, c.past, c.samples) for c in plan.chunks)
         moves = tuple((m.seq.row, m.tokens) for m in plan.moves.swaps)
-        plans.append((chunks, tuple((s.row, s.sample, s.known) for s in plan.decoding()), moves, len(plan.moves.copies)))
+        plans.append(
+            (chunks, tuple((s.row, s.sample, s.known) for s in plan.decoding()), moves, len(plan.moves.copies))
+        )
         return submit(plan, now, until)
 
     executor.submit = watched

@@ -12,6 +12,8 @@ pytest.importorskip("transformers")
 
 from real_engine import Served, busy, check_all, engine_config, traffic_of  # noqa: E402
 
+from backends.torch.kv import TokenRadixAllocator  # noqa: E402
+from backends.torch.places import Places  # noqa: E402
 from backends.weights.load import load_model  # noqa: E402
 from backends.weights.tiny import make_tiny  # noqa: E402
 
@@ -103,3 +105,27 @@ def test_what_cannot_fit_is_refused_and_the_rest_is_served(model, folder) -> Non
     served = Served(model, traffic_of(rows), engine_config(), capacity=112, max_len=256)
     assert sorted(served.refused) == [0, 2] and "KV" in served.refused[0] and "max_model_len" in served.refused[2]
     check_all(served, folder)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("caching", [True, False])
+def test_slots_of_a_batch_are_given_together(model, folder, monkeypatch, depth, caching) -> None:
+    """Not table by table, but where somebody joins: samples that split off, prompts between, one that is computed again."""
+    together, alone = [], []
+    next_slots, lay = TokenRadixAllocator.next_slots, Places.lay
+
+    def watched(self, members, known):
+        slots = next_slots(self, members, known)
+        together.append(0 if slots is None else len(slots))
+        return slots
+
+    monkeypatch.setattr(TokenRadixAllocator, "next_slots", watched)
+    monkeypatch.setattr(Places, "lay", lambda self, place, *rest: (alone.append(place), lay(self, place, *rest))[1])
+    rows = [{"prompt": 10 + i, "output": 40, "n": 1 + (i == 2), "at": 5 * i} for i in range(5)]
+    config = engine_config(
+        depth=depth, allocator="radix", block_size=1, prefix_caching=caching, max_num_seqs=8, max_num_batched_tokens=16,
+    )  # fmt: skip
+    served = Served(model, traffic_of(rows), config, capacity=220)
+    check_all(served, folder)
+    assert sum(together) > 150 and served.preemptions
+    assert len(alone) < 0.5 * sum(together)

@@ -212,6 +212,24 @@ def test_tables_on_the_device_are_what_was_laid_and_only_changes_are_sent(steps)
     assert places.tables[NOBODY].tolist() == [99] * places.tables.shape[1]
 
 
+def test_pages_appended_together_are_what_is_laid_one_by_one() -> None:
+    both = [Places(torch.device("cpu"), nobodys=99, count=2) for _ in range(2)]
+    for places in both:
+        mine = np.array([placed(places, [1, 2, 3]), placed(places, [4]), placed(places, [5, 6, 7])])
+        places.news()
+        for step in range(6):  # widths grow on the way
+            pages = 10 * step + np.arange(3)
+            if places is both[0]:
+                places.append(mine, pages)
+            else:
+                for place, page in zip(mine.tolist(), pages, strict=True):
+                    places.lay(place, int(places.laid[place]), np.array([page]))
+            index, values = places.news()
+            places.tables.view(-1)[torch.from_numpy(index)] = torch.from_numpy(values)
+            assert np.array_equal(places.tables.numpy(), places.host)
+    assert np.array_equal(both[0].host, both[1].host) and both[0].laid.tolist() == both[1].laid.tolist()
+
+
 def test_one_copy_carries_all_arrays() -> None:
     sent = to_device([np.array([[1, -2], [3, 4]]), np.zeros(0), np.array([0.5, -1.5])], torch.device("cpu"))
     assert sent[0].tolist() == [[1, -2], [3, 4]] and sent[1].shape == (0,)
