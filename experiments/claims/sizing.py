@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from experiments.claims.base import Chart, Check, Result, Table, Verdict, per_cent, show, times
-from experiments.claims.simulate import resolved
+from experiments.claims.simulate import resolved, simulate
 from sim.memory import concurrent_requests
 from sim.models import ModelSpec, load_model
 from sim.quantization import load_weight_mode
@@ -168,6 +168,17 @@ def _weights() -> Verdict:
     )  # fmt: skip
 
 
+def running(tokens: int, pool: int) -> float:
+    """Most requests that run at once in a pool of so many tokens, where more wait: each grows to `tokens` in all."""
+    answer = tokens // 16
+    one = simulate(WORKLOAD, {
+        "engine.kv.capacity_tokens": pool, "engine.kv.prefix_caching": False, "engine.max_model_len": tokens,
+        "traffic.max_tokens": "exact",
+        "traffic.synthetic": {"requests": 3 * pool // tokens, "input_tokens": tokens - answer, "output_tokens": answer},
+    })  # fmt: skip
+    return float(one.data.timeline.running.max())
+
+
 def _concurrency() -> Verdict:
     model = load_model("llama-3.1-8b")
     each = model.kv_bytes_per_token()
@@ -175,6 +186,8 @@ def _concurrency() -> Verdict:
     engine = replace(resolved(WORKLOAD).engine)
     budget = resolved(WORKLOAD, {"engine.kv.capacity_tokens": int(40 * GIB // each)}).budget
     planned = budget.kv_tokens // 4096
+    pool = budget.kv_tokens
+    ran = {tokens: running(tokens, pool) for tokens in (4096, 32768)}
     return Verdict(
         "requests at once = KV memory / KV of a request: 40 GB / 0.5 GB at 4K = 80; at 32K about 10",
         "article 1 (Llama-3-8B)",
@@ -182,6 +195,9 @@ def _concurrency() -> Verdict:
             Check("at 4,096 tokens", "80", show(short), short == 80),
             Check("at 32,768 tokens", "10", show(long), long == 10),
             Check(f"the planner's pool, in blocks of {engine.kv.block_size}", "80", show(planned), planned == 80),
+            Check("most that run at once in simulation: 4,096 tokens (± 10 %)", "80", f"{ran[4096]:.0f}",
+                  abs(ran[4096] / 80 - 1) <= 0.10),
+            Check("32,768 tokens (± 10 %)", "10", f"{ran[32768]:.0f}", abs(ran[32768] / 10 - 1) <= 0.10),
         ),
         f"Right if GB are GiB: 4,096 tokens of {each:,} bytes are {per_cent(4096 * each / GIB / 0.5, 0)} of half a "
         f"GiB. In decimal 40 GB it is {concurrent_requests(40 * GB, 4096, each)} and "
