@@ -265,7 +265,7 @@ class _Run:
             )  # fmt: skip
 
     def _told(self, text: Text) -> dict[str, Any]:
-        return {"text": text.about, "sha256": text.sha256, "characters": len(text.content)}
+        return {"name": text.about, "sha256": text.sha256, "characters": len(text.content)}
 
     def _machine(self, model: Model) -> dict[str, Any]:
         import torch

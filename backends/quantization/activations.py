@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -63,7 +65,7 @@ def _fp4(x: Tensor, how: Activation) -> tuple[Tensor, Tensor]:
 
 def round_to_e2m1(x: Tensor) -> Tensor:
     """The nearest of ±{0, 0.5, 1, 1.5, 2, 3, 4, 6}; halfway to the one whose last bit is 0; larger ones become 6."""
-    return torch.copysign(_E2M1.to(x.device)[e2m1_magnitude(x)], x)
+    return torch.copysign(_magnitudes(x.device)[e2m1_magnitude(x)], x)
 
 
 def e2m1_magnitude(x: Tensor) -> Tensor:
@@ -76,4 +78,6 @@ def e2m1_magnitude(x: Tensor) -> Tensor:
     return code
 
 
-_E2M1 = torch.tensor((0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0))
+@cache
+def _magnitudes(device: torch.device) -> Tensor:
+    return torch.tensor((0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0), device=device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -45,10 +47,15 @@ def decoded(weight: QuantizedWeight) -> Tensor:
     if weight.form == "table":
         return weight.table.float().gather(1, codes.long())
     if weight.form == "fp4":
-        return torch.tensor(E2M1, device=codes.device)[codes.long()]
+        return _e2m1(codes.device)[codes.long()]
     if weight.zeros is None:
         return codes.float() - weight.zero
     return codes.float() - _wide(weight.zeros.float(), weight.group, weight.inputs)
+
+
+@cache
+def _e2m1(device: torch.device) -> Tensor:
+    return torch.tensor(E2M1, device=device)
 
 
 def scales_of(weight: QuantizedWeight) -> Tensor | None:

@@ -118,7 +118,7 @@ def _show(found: Quality, out: Path | None, json: bool, quiet: bool) -> None:
     machine = found.machine
     console.print(
         f"{found.model} on {machine['device']} ({machine['backend']}, {machine['dtype']}): {found.tokens:,} tokens of "
-        f"{found.text['text']}, windows of {found.window}, each token with at least {found.window - found.stride} before it",
+        f"{found.text['name']}, windows of {found.window}, each token with at least {found.window - found.stride} before it",
         markup=False,
     )
     table = Table(box=None, pad_edge=False)

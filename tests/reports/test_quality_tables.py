@@ -23,7 +23,7 @@ def row(mode: str = "int8", kl: float = 1e-3, bits: float = 8.1) -> QualityRow:
 
 def quality(*rows: QualityRow) -> Quality:
     return Quality(
-        "m", {"text": "t"}, None, 64, 32, 100, {"device": "d"}, rows or (row("reference", 0.0, 16), row()), ()
+        "m", {"name": "t"}, None, 64, 32, 100, {"device": "d"}, rows or (row("reference", 0.0, 16), row()), ()
     )
 
 
