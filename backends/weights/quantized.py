@@ -128,7 +128,6 @@ class _Reader:
         spec, attention = self._architecture.spec, f"{prefix}.self_attn"
         queries, keys = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         names = [f"{attention}.{part}_proj" for part in "qkv"]
-        self._kv_scales(attention)
 
         def norm(name: str, width: int) -> Tensor:
             return self.plain(f"{prefix}.{name}.weight", (width,))
@@ -141,6 +140,7 @@ class _Reader:
             mlp=self._experts(prefix) if spec.experts else self._mlp(f"{prefix}.mlp", spec.ffn, spec.mlp_bias),
             q_norm=norm("self_attn.q_norm", spec.head_dim) if spec.qk_norm else None,
             k_norm=norm("self_attn.k_norm", spec.head_dim) if spec.qk_norm else None,
+            kv_scales=self._kv_scales(attention),
         )
 
     def _mlp(self, prefix: str, width: int, bias: bool) -> GatedMLP:
@@ -164,9 +164,22 @@ class _Reader:
             return Experts(router, torch.stack([each.weight for each in wide]), torch.stack([e.weight for e in narrow]))
         return Experts(router, tuple(wide), tuple(narrow))  # type: ignore[arg-type]
 
-    def _kv_scales(self, attention: str) -> None:
-        for name in ("k_scale", "v_scale", "kv_scale", "q_scale"):
-            self._shards.ask(f"{attention}.{name}")
+    def _kv_scales(self, attention: str) -> tuple[float, float]:
+        """What keys and values in fp8 are divided by, wherever the checkpoint's tool keeps it; 1 where it says nothing."""
+        self._shards.ask(f"{attention}.q_scale")
+        return self._kv_scale(attention, "k"), self._kv_scale(attention, "v")
+
+    def _kv_scale(self, attention: str, part: str) -> float:
+        names = (f"{part}_scale", f"{part}_proj.{part}_scale", f"{part}_proj.output_scale", "kv_scale")
+        found = 1.0
+        for name in reversed([f"{attention}.{name}" for name in names]):
+            if name in self._shards:
+                value = self._shards.get(name).float()
+                if value.numel() != 1 or not 0 < float(value) < float("inf"):
+                    module, _, suffix = name.rpartition(".")
+                    raise self._odd(module, suffix, "is not one number above 0")
+                found = float(value)
+        return found
 
     def _odd(self, name: str, suffix: str, message: str) -> InputError:
         whole = f"{name}.{suffix}"

@@ -161,6 +161,23 @@ def test_layers_that_are_left_out_run_as_they_are(plain, packed) -> None:
     assert divergence(logits(load_model(plain), prompt()), logits(model, prompt())) < 0.03
 
 
+@pytest.mark.parametrize(
+    "style", ["self_attn.{}_scale", "self_attn.{0}_proj.{0}_scale", "self_attn.{}_proj.output_scale"]
+)
+def test_scales_of_keys_and_values_are_read_wherever_tools_keep_them(style, packed) -> None:
+    folder = packed("fp8-channel")
+
+    def add(tensors) -> None:
+        for part, value in (("k", 0.25), ("v", 0.5)):
+            tensors[f"model.layers.1.{style.format(part)}"] = torch.tensor([value])
+
+    rewrite(folder, add)
+    layers = load_model(folder).parameters.layers
+    assert layers[0].kv_scales == (1.0, 1.0) and layers[1].kv_scales == (0.25, 0.5)
+    rewrite(folder, lambda tensors: tensors.update({f"model.layers.1.{style.format('k')}": torch.tensor([-1.0])}))
+    assert "is not one number above 0" in complaint(folder)
+
+
 SECTIONS = [
     ({"quant_method": "bitsandbytes"}, "quant_method", "bitsandbytes"),
     ({"quant_method": "aqlm"}, "quant_method", "aqlm"),
