@@ -19,6 +19,7 @@ from reports.metrics import distributions
 from reports.percentiles import Distribution
 from reports.run_data import FINISHED, RunData
 from reports.saturation import OVERLOADED, saturation
+from reports.wording import number
 from workloads.errors import InputError
 
 KV_FULL = 0.95  # peak share of the pool from which on it counts as full
@@ -163,7 +164,7 @@ def _reason(
     if unserved:
         return f"{unserved:,} of {requests:,} requests were not served"
     broken = [
-        f"{limit.name} {'n/a' if figures[limit.key] is None else f'{figures[limit.key]:,.4g} ms'} > {limit.seconds * 1e3:g} ms"
+        f"{limit.name} {number(figures[limit.key], 'ms')} > {number(limit.seconds * 1e3, 'ms')}"
         for limit, ratio in zip(limits, ratios, strict=True)
         if ratio > 1
     ]

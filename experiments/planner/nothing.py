@@ -32,7 +32,12 @@ def advise(
     beyond = [each for each in found if each.stage == BOUND]
     if beyond:
         closest = min(beyond, key=lambda each: each.bounds.least * each.candidate.gpus)
-        return closest, [*_more(question, closest, longest, run), *_other(question, found)]
+        told = _more(question, closest, longest, run)
+        most = question.max_gpus // closest.candidate.gpus
+        if most:
+            (closest,) = run(search, [Task(question, closest.candidate, longest, most, _allowed(question))])
+            told += _looser(question, closest)
+        return closest, [*told, *_other(question, found)]
     alone = [each for each in found if each.stage == ALONE]
     if alone:
         closest = min(alone, key=lambda each: each.bounds.excess)
@@ -45,6 +50,10 @@ def advise(
     smallest = [each for each in found if each.stage == MEMORY]
     told = [f"nothing fits into memory: {smallest[0].reason}"] if smallest else []
     return (smallest[0] if smallest else None), [*told, "larger GPUs, more of them (--max-gpus), or smaller weights"]
+
+
+def _allowed(question: Question) -> str:
+    return f"all that {question.max_gpus} GPUs allow"
 
 
 def _more(question: Question, closest: Found, longest: int, run: Callable) -> list[str]:
