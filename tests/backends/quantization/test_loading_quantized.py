@@ -287,15 +287,18 @@ def test_made_up_weights_can_be_in_any_mode(mode, plain) -> None:
 
 
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
 from backends.weights.load import load_model
 from backends.weights.names import places
-load_model(Path(sys.argv[1]))                                   # everything is imported, allocators are warm
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def peak():  # of this program alone: that of getrusage starts with what the parent had
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+load_model(Path(sys.argv[1]))  # everything is imported, allocators are warm
+before = peak()
 model = load_model(Path(sys.argv[2]))
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print((after - before) * 1024, sum(t.nbytes for t in places(model.architecture, model.parameters).values()))
+print(peak() - before, sum(t.nbytes for t in places(model.architecture, model.parameters).values()))
 """
 
 
@@ -334,5 +337,5 @@ def test_no_plain_copy_of_a_packed_model_is_ever_in_memory(tmp_path) -> None:
     grown, kept = map(int, done.stdout.split())
     plain = 2 * sum(each.layers * each.n * each.k for each in architecture.spec.linears() if each.kind != "head")
     file = (large / "model.safetensors").stat().st_size  # its pages count as ours while they are mapped
-    assert grown < kept + file + plain / 8, f"{grown / 1e6:.0f} MB for {kept / 1e6:.0f} MB kept"
+    assert kept / 2 < grown < kept + file + plain / 8, f"{grown / 1e6:.0f} MB for {kept / 1e6:.0f} MB kept"
     assert kept < plain / 3
