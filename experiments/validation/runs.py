@@ -4,8 +4,9 @@
     FOLDER/**/requests.csv, meta.json     whole vLLM runs, request by request
     FOLDER/**/run.json                    run folders of ours
     result.json, result.jsonl             `vllm bench serve --save-result` and SGLang's `bench_serving`
+    result.json                           reports of guidellm, AIPerf and inference-perf (see `imported`)
 
-The result files of vLLM and SGLang do not know the GPU; they must carry it, and the tensor-parallel degree where it is not
+Result files do not know the GPU; they must carry it, and the tensor-parallel degree where it is not
 1, as `gpu` and `tensor_parallel_size` (vLLM's client writes them with `--metadata gpu=… tensor_parallel_size=…`).
 """
 
@@ -16,6 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from experiments.validation.imported import as_results
 from experiments.validation.table import COLUMNS, Row, number, read_table
 from workloads.errors import InputError, Place
 
@@ -230,7 +232,8 @@ def _results(path: Path) -> list[Row]:
             result = json.loads(part)
         except ValueError as error:
             raise InputError(f"is not JSON: {error}", place=Place(str(path), line)) from None
-        rows += _result(result, str(path), line)
+        for one in as_results(path, result) or [result] if path.suffix == ".json" else [result]:
+            rows += _result(one, str(path), line)
     return rows
 
 
