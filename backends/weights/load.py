@@ -22,7 +22,7 @@ from backends.weights.dummy_packed import pack_randomly
 from backends.weights.files import weight_files
 from backends.weights.names import IGNORED, places
 from backends.weights.quantized import load_quantized
-from sim.quantization.weights import WEIGHT_MODES, WeightMode, load_weight_mode
+from sim.quantization.weights import WEIGHT_MODES, WeightMode, covering, load_weight_mode
 from workloads.errors import InputError, Place, unknown_name
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -82,7 +82,9 @@ def packed_mode(architecture: Architecture, quantization: str = "auto", load: st
         InputError: the checkpoint is in another.
     """
     spec = architecture.spec
-    native = WEIGHT_MODES[spec.native_quantization] if architecture.quantization is not None else None
+    native = None
+    if architecture.quantization is not None:
+        native = covering(WEIGHT_MODES[spec.native_quantization], spec)
     if quantization.lower() in ("auto", ""):
         return native
     wanted, place = load_weight_mode(quantization), Place(key="engine.quantization")
@@ -94,7 +96,7 @@ def packed_mode(architecture: Architecture, quantization: str = "auto", load: st
             hint=f"backend.dtype: {wanted.name} converts it",
         )  # fmt: skip
     if load == "dummy":
-        return wanted
+        return covering(wanted, spec)
     if native is None:
         raise InputError(
             f"{spec.name} is not quantized, and {wanted.name} is asked for", place=place,

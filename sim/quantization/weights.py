@@ -180,5 +180,14 @@ def weight_mode_for(name: str | WeightMode, model: ModelSpec) -> WeightMode:
         name = model.native_quantization or {"fp32": "bf16"}.get(model.dtype, model.dtype)
     mode = load_weight_mode(name)
     if mode.name == "mxfp4" and not model.experts:
-        raise InputError(f"mxfp4 quantises experts, and {model.name} has none", hint="use nvfp4, fp8 or awq-int4")
+        if model.native_quantization != mode.name:
+            raise InputError(f"mxfp4 quantises experts, and {model.name} has none", hint="use nvfp4, fp8 or awq-int4")
+        return covering(mode, model)
+    return mode
+
+
+def covering(mode: WeightMode, model: ModelSpec) -> WeightMode:
+    """The mode with the kinds of layers that it quantises in this model: MXFP4 of a model without experts, all of them."""
+    if mode.quantized == EXPERTS_ONLY and not model.experts:
+        return replace(mode, quantized=ALL_LINEARS)
     return mode

@@ -99,5 +99,5 @@ def _upper(hessian: Tensor, damp: float) -> Tensor:
 
 def objective(weight: Tensor, values: Tensor, hessian: Tensor) -> float:
     """What GPTQ and AWQ make small: the squared error of the layer's outputs, summed over the inputs of `hessian`."""
-    error = (weight.float() - values.float()).double()
-    return float(((error @ hessian.double()) * error).sum())
+    error = weight.float() - values.float()
+    return float(((error @ hessian) * error).sum(dtype=torch.float64))

@@ -278,12 +278,17 @@ def test_what_is_asked_for_must_be_what_the_checkpoint_is_in(plain, packed) -> N
 
 @pytest.mark.parametrize("mode", ["int8-w8a8", "gptq-int4", "fp8-block", "nvfp4", "squeezellm-3bit", "mxfp4"])
 def test_made_up_weights_can_be_in_any_mode(mode, plain) -> None:
-    kind = make_tiny("tiny-mixtral", plain.parent / "moe") if mode == "mxfp4" else plain
-    model, again = (load_model(kind, load="dummy", quantization=mode, seed=4) for _ in range(2))
+    model, again = (load_model(plain, load="dummy", quantization=mode, seed=4) for _ in range(2))
     found = logits(model, prompt())
     assert torch.isfinite(found).all() and torch.equal(found, logits(again, prompt()))
-    mlp = model.parameters.layers[1].mlp
-    assert isinstance(mlp.down[0] if mode == "mxfp4" else mlp.down, QuantizedLinear)
+    assert all(isinstance(layer.mlp.down, QuantizedLinear) for layer in model.parameters.layers)
+
+
+def test_made_up_experts_are_quantized_where_the_mode_is_of_experts_alone(tmp_path) -> None:
+    model = load_model(make_tiny("tiny-mixtral", tmp_path / "moe"), load="dummy", quantization="mxfp4")
+    layer = model.parameters.layers[1]
+    assert isinstance(layer.mlp.down[3], QuantizedLinear) and not isinstance(layer.qkv, QuantizedLinear)
+    assert torch.isfinite(logits(model, prompt())).all()
 
 
 MEASURE = """

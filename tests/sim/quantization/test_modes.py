@@ -54,6 +54,8 @@ def test_mxfp4_quantises_experts_only():
     assert mode.covers("expert") and not mode.covers("attention")
     with pytest.raises(InputError, match="has none"):
         weight_mode_for("mxfp4", load_model("Llama-3-8B"))
+    shipped = replace(load_model("Llama-3-8B"), native_quantization="mxfp4")  # all of a checkpoint without experts
+    assert weight_mode_for("auto", shipped).covers("attention")
 
 
 @pytest.mark.parametrize(
