@@ -55,7 +55,9 @@ def execute(path: Path, *, small: bool) -> NotebookNode:
     if small:
         cell.source = "small = True"
     place = {"metadata": {"path": str(FOLDER)}}
-    client = NotebookClient(read, timeout=MOST_SECONDS, kernel_name="python3", resources=place)
+    client = NotebookClient(
+        read, timeout=MOST_SECONDS, startup_timeout=MOST_SECONDS, kernel_name="python3", resources=place
+    )
     client.execute(env=_environment())
     cell.source = written
     return read

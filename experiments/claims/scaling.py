@@ -144,8 +144,8 @@ def _verdict(fired: dict, names: tuple[str, ...], seen: dict) -> Verdict:
         ),
         f"Watched over {len(fired)} rises of the load; the SLO was broken in {len(broken)}, with the pool "
         f"{', '.join(per_cent(share) for share in full) or 'never'} full at that moment; KV use fired in {len(kv)}, "
-        f"by {words(kv)}. A signal must hold for {HOLD:.0f} s before anybody acts on it, and users are hurt as soon "
-        "as requests queue, so that watching the queue tells of damage done. Only headroom, a forecast of the load "
-        "or lower thresholds help. One replica is simulated.",
+        f"{words(kv)} before it (minus: after). A signal must hold for {HOLD:.0f} s before anybody acts on it, and "
+        "users are hurt as soon as requests queue, so that watching the queue tells of damage done. Only headroom, "
+        "a forecast of the load or lower thresholds help. One replica is simulated.",
         "when signals fire on one replica; there is no autoscaler to try",
     )  # fmt: skip

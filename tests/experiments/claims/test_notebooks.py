@@ -17,7 +17,7 @@ MOST_BYTES = 400_000
 
 
 def test_there_is_one_for_each_experiment_and_no_other() -> None:
-    assert sorted(path.name for path in FOLDER.iterdir() if path.suffix != ".py") == sorted(map(notebook, MODULES))
+    assert sorted(path.name for path in FOLDER.glob("*.ipynb")) == sorted(map(notebook, MODULES))
 
 
 @pytest.mark.parametrize("name", MODULES)

