@@ -106,6 +106,7 @@ def test_quantize_writes_what_bench_run_takes(tiny, tmp_path) -> None:
         (["--mode", "gptq", "--group", "-7"], "Invalid value"),
         (["--mode", "gptq", "--calibration", "nowhere.txt"], "nowhere.txt: there is no such file"),
         (["--mode", "gptq", "--length", "99999999"], "too few for one sequence"),
+        (["--mode", "gptq", "--length", "2048"], "--length: sequences of 2048 tokens are longer than the model's 1024"),
         (["--mode", "nvfp4", "--calibration", ""], "error"),
     ],
 )

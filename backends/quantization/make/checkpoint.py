@@ -93,6 +93,11 @@ def _check(architecture: Architecture, recipe: Recipe, source: Path, ids: Tensor
             f"{recipe.mode} of a mixture of experts cannot be made: each expert sees too little of a text",
             place=Place(key="--mode"), hint=plain,
         )  # fmt: skip
+    if ids is not None and ids.shape[1] > architecture.spec.max_position:
+        raise InputError(
+            f"sequences of {ids.shape[1]} tokens are longer than the model's {architecture.spec.max_position}",
+            place=Place(key="--length"),
+        )  # fmt: skip
     if ids is None:
         raise InputError(f"{recipe.mode} learns from text", place=Place(key="--calibration"), hint="name a text file")
 
@@ -166,7 +171,20 @@ class _Maker:
 
     def _plain_projections(self) -> Iterator[tuple[str, Tensor]]:
         for name in self._projections:
-            yield name, self._shards.get(f"{name}.weight").float()
+            yield name, self._finite(f"{name}.weight")
+
+    def _finite(self, name: str) -> Tensor:
+        """A tensor in float32.
+
+        Raises:
+            InputError: it has NaN or infinity.
+        """
+        tensor = self._shards.get(name).float()
+        if not bool(torch.isfinite(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+            raise InputError(
+                f"{name} has values that are not finite numbers", place=Place(str(self._shards.file(name)))
+            )
+        return tensor
 
     def _largest(self, name: str, weight: Tensor) -> Known:
         """For NVFP4, which has one second-level scale for all that read the same input."""
@@ -186,7 +204,7 @@ class _Maker:
     def _calibrated(self, ids: Tensor, total: int) -> None:
         architecture, layers = self.architecture, self.architecture.spec.layers
         turn = rotary(architecture, ids.shape[1])
-        embedding = self._shards.get("model.embed_tokens.weight").float()
+        embedding = self._finite("model.embed_tokens.weight")
         gradients: list[dict[str, Tensor]] = []
         if self.recipe.mode.startswith("squeezellm"):
             head = embedding if architecture.spec.tied else self._shards.get("lm_head.weight").float()
@@ -204,7 +222,7 @@ class _Maker:
         """A layer's tensors by name, float32."""
         prefix = f"model.layers.{index}."
         return {
-            name[len(prefix) :]: self._shards.get(name).float() for name in self._shards.names() if name.startswith(prefix)
+            name[len(prefix) :]: self._finite(name) for name in self._shards.names() if name.startswith(prefix)
         }  # fmt: skip
 
     def _one(

@@ -6,11 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from backends.weights.files import INDEX, SINGLE
 from sim.quantization.checkpoint import KEY
+from workloads.errors import OutputError
 
 _FILE_BYTES = 1 << 30
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*", "NOTICE*")
@@ -18,7 +20,11 @@ _NEVER = (INDEX, "config.json", "quantize_config.json", "quant_config.json", "hf
 
 
 class CheckpointWriter:
-    """Writes `model.safetensors`, or shards with an index once there is more than a gibibyte."""
+    """Writes `model.safetensors`, or shards with an index once there is more than a gibibyte.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,7 +41,11 @@ class CheckpointWriter:
 
     def _flush(self) -> None:
         if self._held:
-            save_file(self._held, self._folder / f"part-{len(self._files)}.safetensors", metadata={"format": "pt"})
+            file = self._folder / f"part-{len(self._files)}.safetensors"
+            try:
+                save_file(self._held, file, metadata={"format": "pt"})
+            except SafetensorError as error:  # what the system says is in its words alone
+                raise OutputError(f"cannot write {self._folder}: {error}") from None
             self._files.append(list(self._held))
             self._held = {}
 
