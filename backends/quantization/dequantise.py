@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -23,10 +24,9 @@ def dequantise(weight: QuantizedWeight, dtype: torch.dtype = torch.float32) -> T
     Products are taken in float32 and rounded to `dtype` once; formats whose tools round otherwise give the same for the scales
     that they store.
     """
-    values = decoded(weight)
-    scales = scales_of(weight)
+    values, scales = decoded(weight), _group_scales(weight)
     if scales is not None:
-        values = values * scales
+        values = _by_group(torch.mul, values, scales, weight.group)
     if weight.order is not None:
         plain = torch.empty_like(values)
         plain[:, weight.order.long()] = values
@@ -50,7 +50,7 @@ def decoded(weight: QuantizedWeight) -> Tensor:
         return _e2m1(codes.device)[codes.long()]
     if weight.zeros is None:
         return codes.float() - weight.zero
-    return codes.float() - _wide(weight.zeros.float(), weight.group, weight.inputs)
+    return _by_group(torch.sub, codes.float(), weight.zeros.float(), weight.group)
 
 
 @cache
@@ -60,6 +60,14 @@ def _e2m1(device: torch.device) -> Tensor:
 
 def scales_of(weight: QuantizedWeight) -> Tensor | None:
     """Scales in float32, second level included, so that they multiply `decoded`: [outputs or 1, inputs or 1]."""
+    scales = _group_scales(weight)
+    if scales is None or scales.shape[1] == 1:
+        return scales
+    return scales.repeat_interleave(weight.group, 1)[:, : weight.inputs]
+
+
+def _group_scales(weight: QuantizedWeight) -> Tensor | None:
+    """Scales in float32, second level included: [outputs or 1, groups]."""
     if weight.scales is None:
         return None
     scales = weight.scales.float()
@@ -68,12 +76,22 @@ def scales_of(weight: QuantizedWeight) -> Tensor | None:
     if weight.outer is not None:
         outer = weight.outer[:, None]
         scales = scales / outer if weight.outer_divides else scales * outer
-    return _wide(scales, weight.group, weight.inputs)
+    return scales
 
 
-def _wide(groups: Tensor, group: int, inputs: int) -> Tensor:
-    """[rows, groups] → [rows, inputs], or [rows, 1] where there is one group."""
-    return groups if groups.shape[1] == 1 else groups.repeat_interleave(group, 1)[:, :inputs]
+Combine = Callable[..., Tensor]
+
+
+def _by_group(combine: Combine, values: Tensor, groups: Tensor, group: int) -> Tensor:
+    """`values` [rows, inputs], overwritten, with the number [rows or 1, groups] of each group; a number a row has no groups."""
+    if groups.shape[1] == 1:
+        return combine(values, groups, out=values)
+    whole = values.shape[1] // group * group
+    blocks = values[:, :whole].unflatten(1, (-1, group))
+    combine(blocks, groups[:, : whole // group, None], out=blocks)
+    if whole < values.shape[1]:
+        combine(values[:, whole:], groups[:, -1:], out=values[:, whole:])
+    return values
 
 
 def quantized_linear(x: Tensor, layer: QuantizedLinear) -> Tensor:
