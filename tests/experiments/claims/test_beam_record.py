@@ -57,9 +57,12 @@ def test_two_beams_by_hand() -> None:
 @given(st.data())
 def test_any_search_shares_what_its_lineage_shares(data: st.DataObject) -> None:
     width = data.draw(st.integers(1, 5))
-    steps = data.draw(st.integers(1, 30))
-    parents = [tuple(0 for _ in range(width))]
-    parents += [tuple(data.draw(st.integers(0, width - 1)) for _ in range(width)) for _ in range(steps)]
+    parents: list[tuple[int, ...]] = []
+    before = 1
+    for _ in range(data.draw(st.integers(1, 30))):
+        now = data.draw(st.integers(1, width))  # beams that ended are not replaced at once
+        parents.append(tuple(data.draw(st.integers(0, before - 1)) for _ in range(now)))
+        before = now
     run = BeamRun(width, data.draw(st.integers(1, 40)), tuple(parents))
     block = data.draw(st.sampled_from([1, 4, 16]))
     found = replay(run, block_size=block)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +45,14 @@ def test_names_titles_and_notebooks_are_each_ones_own() -> None:
     assert len({each.TITLE for each in found}) == len({notebook(name) for name in MODULES}) == len(MODULES)
     with pytest.raises(InputError, match="did you mean batching"):
         find("baching")
+
+
+def test_listing_them_loads_nothing_heavy() -> None:
+    heavy = ("torch", "pandas", "matplotlib", "scipy", "transformers", "nbclient")
+    code = "from experiments.claims.registry import MODULES, find; [find(n) for n in MODULES]; import sys; "
+    code += f"print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 def test_the_workloads_hold_together() -> None:
