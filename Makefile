@@ -4,6 +4,7 @@
 # make bench   the project's own speed
 # make gate    hold the example workloads against baselines/ (make gate-update REASON="…" renews them)
 # make docs    the documentation site, in build/site; a broken link fails
+# make notebooks  run experiments/notebooks in full and keep what they show, renew the figures of docs/
 # make kernels compile the Triton kernels for GPUs that need not be here, and renew docs/kernels.md
 
 PYTHON ?= python3
@@ -21,7 +22,7 @@ comma := ,
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.$(subst $(comma),-,$(EXTRAS))-installed
 
-.PHONY: run test lint bench gate gate-update docs kernels
+.PHONY: run test lint bench gate gate-update docs notebooks kernels
 .DELETE_ON_ERROR:
 
 run: $(CORE)
@@ -53,6 +54,10 @@ docs: $(DEV)
 	$(BIN)/python -m experiments.handbook build
 	$(BIN)/zensical build --strict --clean -f build/mkdocs.yml
 	@echo "open build/site/index.html"
+
+notebooks: $(DEV)
+	$(BIN)/python -m experiments.claims.notebooks $(ARGS)
+	$(BIN)/python -m experiments.handbook.figures
 
 kernels:
 	@$(BIN)/python -c 'import torch, triton' 2>/dev/null || { echo "torch and triton are needed: $(BIN)/pip install -e '.[engine]'"; exit 1; }

@@ -3,6 +3,8 @@
     python -m experiments.claims.notebooks                renew every notebook's outputs by a full run
     python -m experiments.claims.notebooks batching       … of one
     python -m experiments.claims.notebooks --check        run them small and leave the files alone
+    python -m experiments.claims.notebooks --diff         run them in full, leave the files alone, and tell which verdicts
+                                                          are others now; exit code 1 where any is
 
 They need `pip install 'twinserve[notebooks]'`.
 """
@@ -10,8 +12,13 @@ They need `pip install 'twinserve[notebooks]'`.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 PARAMETERS = "parameters"  # tag of the cell that `small` is set in, as papermill has it
 MOST_SECONDS = 300
+_VERDICT = re.compile(r"<b>Claim\.</b> (.*?)<br>.*?<b>Verdict: (.*?)\.</b>", re.DOTALL)
 
 
 def execute(path: Path, *, small: bool) -> NotebookNode:
@@ -69,6 +77,62 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A verdict as a notebook tells it."""
+
+    claim: str
+    verdict: str
+
+
+def read_notebook(name: str) -> dict[str, Any]:
+    """An experiment's committed notebook as JSON.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    path = FOLDER / notebook(name)
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def outputs(read: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What a notebook's cells displayed, by kind of content."""
+    for cell in read["cells"]:
+        for output in cell.get("outputs", ()):
+            if "data" in output:
+                yield output["data"]
+
+
+def text_of(value: str | Sequence[str]) -> str:
+    """A text of a notebook, which may be kept as a list of lines."""
+    return value if isinstance(value, str) else "".join(value)
+
+
+def verdicts(read: Mapping[str, Any]) -> list[Told]:
+    """The verdicts that a notebook displays, in order."""
+    found = []
+    for data in outputs(read):
+        for claim, verdict in _VERDICT.findall(text_of(data.get("text/html", ""))):
+            found.append(Told(unescape(claim), verdict))
+    return found
+
+
+def changes(name: str, read: Mapping[str, Any]) -> list[str]:
+    """Sentences on verdicts in which a notebook that was run differs from the committed one."""
+    before = {told.claim: told.verdict for told in verdicts(read_notebook(name))}
+    now = {told.claim: told.verdict for told in verdicts(read)}
+    found = [
+        f"{name}: {claim}: {before[claim]}, now {verdict}"
+        for claim, verdict in now.items()
+        if claim in before and before[claim] != verdict
+    ]
+    found += [f"{name}: new: {claim}: {verdict}" for claim, verdict in now.items() if claim not in before]
+    return found + [f"{name}: gone: {claim}" for claim in before if claim not in now]
+
+
 def tidy(read: Any) -> None:
     """Take out what differs from run to run without meaning anything: execution times, and names of machines."""
     for cell in read.cells:
@@ -80,26 +144,33 @@ def tidy(read: Any) -> None:
 
 
 def main() -> None:
-    """Renew or check."""
+    """Renew, check or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; all of them if none is named")
-    parser.add_argument("--check", action="store_true", help="run them small and leave the files alone")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--check", action="store_true", help="run them small and leave the files alone")
+    how.add_argument("--diff", action="store_true", help="run them in full and tell which verdicts changed")
     chosen = parser.parse_args()
     for name in chosen.names:
         if name not in MODULES:
             parser.error(f"unknown experiment {name!r}; known: {', '.join(MODULES)}")
+    found: list[str] = []
     try:
         for name in chosen.names or MODULES:
             path = FOLDER / notebook(name)
-            found = execute(path, small=chosen.check)
-            if not chosen.check:
+            read = execute(path, small=chosen.check)
+            if chosen.diff:
+                found += changes(name, read)
+            elif not chosen.check:
                 import nbformat
 
-                tidy(found)
-                nbformat.write(found, path)
+                tidy(read)
+                nbformat.write(read, path)
             print(f"{path.name}: {path.stat().st_size:,} bytes", flush=True)
     except InputError as error:
         sys.exit(f"error: {error}")
+    if found:
+        sys.exit("\n".join(found))
 
 
 if __name__ == "__main__":

@@ -3,57 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from html import unescape
 from pathlib import Path
-from typing import Any
 
-from experiments.claims.notebooks import FOLDER
-from experiments.claims.registry import MODULES, find, notebook
+from experiments.claims.notebooks import read_notebook, text_of, verdicts
+from experiments.claims.registry import MODULES, find
 from experiments.handbook.markdown import table
-
-_VERDICT = re.compile(r"<b>Claim\.</b> (.*?)<br>.*?<b>Verdict: (.*?)\.</b>", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A verdict as a notebook tells it."""
-
-    claim: str
-    verdict: str
-
-
-def read_notebook(name: str) -> dict[str, Any]:
-    """An experiment's notebook as JSON.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    return json.loads((FOLDER / notebook(name)).read_text("utf-8"))
-
-
-def outputs(read: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What its cells displayed, by kind of content."""
-    for cell in read["cells"]:
-        for output in cell.get("outputs", ()):
-            if "data" in output:
-                yield output["data"]
-
-
-def _text(value: Any) -> str:
-    return "".join(value) if isinstance(value, list) else value
-
-
-def verdicts(read: dict[str, Any]) -> list[Told]:
-    """The verdicts that a notebook displays."""
-    found = []
-    for data in outputs(read):
-        for claim, verdict in _VERDICT.findall(_text(data.get("text/html", ""))):
-            found.append(Told(unescape(claim), verdict))
-    return found
 
 
 def index() -> Iterator[str]:
@@ -79,7 +34,7 @@ def page(name: str, folder: Path) -> Iterator[str]:
     read = read_notebook(name)
     number = 0
     for cell in read["cells"]:
-        source = _text(cell["source"])
+        source = text_of(cell["source"])
         if cell["cell_type"] == "markdown":
             yield source.replace("`docs/validation.md` tells", "[Validation](../validation.md) tells")
             yield ""
@@ -94,12 +49,12 @@ def page(name: str, folder: Path) -> Iterator[str]:
             if "image/png" in data:
                 number += 1
                 picture = folder / f"{name}-{number}.png"
-                picture.write_bytes(base64.b64decode(_text(data["image/png"])))
-                title = _text(data.get("text/plain", "")).removeprefix("<Chart: ").removesuffix(">")
+                picture.write_bytes(base64.b64decode(text_of(data["image/png"])))
+                title = text_of(data.get("text/plain", "")).removeprefix("<Chart: ").removesuffix(">")
                 yield f"![{title}]({picture.name})"
             elif "text/html" in data:
-                yield _text(data["text/html"])
-            elif text := _text(data.get("text/plain", output.get("text", ""))):
+                yield text_of(data["text/html"])
+            elif text := text_of(data.get("text/plain", output.get("text", ""))):
                 yield "```text"
                 yield text.rstrip()
                 yield "```"

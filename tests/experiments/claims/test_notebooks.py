@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims.notebooks import FOLDER, PARAMETERS, execute, tidy
+from experiments.claims.notebooks import FOLDER, PARAMETERS, changes, execute, outputs, read_notebook, tidy, verdicts
 from experiments.claims.registry import MODULES, notebook
-from experiments.handbook.claims import outputs, read_notebook, verdicts
 from workloads.errors import InputError
 
 MOST_BYTES = 400_000
@@ -56,6 +55,15 @@ def test_tidied_notebooks_hold_nothing_of_the_run() -> None:
     tidy(read)
     assert "execution" not in read.cells[0].metadata and read.cells[0].metadata["tags"] == ["x"]
     assert read.metadata["kernelspec"]["name"] == "python3" and "authors" not in read.metadata
+
+
+def test_verdicts_that_changed_are_told() -> None:
+    read = read_notebook("sizing")
+    assert changes("sizing", read) == []
+    text = json.dumps(read).replace("Verdict: does not hold", "Verdict: holds", 1).replace("article 2<", "article 3<")
+    (told,) = changes("sizing", json.loads(text))
+    assert told.endswith("does not hold, now holds") and told.startswith("sizing: a 70B model")
+    assert len(changes("sizing", {"cells": []})) == len(verdicts(read))
 
 
 @pytest.mark.slow
