@@ -12,7 +12,8 @@ not run a second time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ POINTS, SWEEP = "points", "sweep.json"
 DONE, FAILED = "done", "failed"
 
 OnPoint = Callable[[int, int, str], None]
-Runner = Callable[[dict[int, PointTask]], Iterable[tuple[int, Outcome]]]
+Runner = Callable[[dict[int, PointTask]], Generator[tuple[int, Outcome], None, None]]
 """Runs tasks, by the number of their point, and gives each with what became of it, in the order in which they finish."""
 
 
@@ -165,11 +166,12 @@ def _run_points(result: SweepResult, run: Runner, stretch: bool, on_point: OnPoi
     by_number = {point.number: point for point in todo}
     on_point(len(points) - len(todo), len(points), "")
     try:
-        for number, outcome in run(tasks):
-            point = by_number[number]
-            point.status, point.error = (FAILED, outcome.error) if outcome.error else (DONE, "")
-            point.summary, point.gpus, point.config = outcome.summary, outcome.gpus, outcome.config
-            on_point(sum(bool(p.status) for p in points), len(points), short_name(point.values))
+        with closing(run(tasks)) as outcomes:
+            for number, outcome in outcomes:
+                point = by_number[number]
+                point.status, point.error = (FAILED, outcome.error) if outcome.error else (DONE, "")
+                point.summary, point.gpus, point.config = outcome.summary, outcome.gpus, outcome.config
+                on_point(sum(bool(p.status) for p in points), len(points), short_name(point.values))
         result.complete = True
     except KeyboardInterrupt:
         _clean(out)

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ CONNECT = 10.0
 
 def on_ray(
     tasks: Mapping[int, PointTask], address: str = LOCAL, most: int | None = None
-) -> Iterator[tuple[int, Outcome]]:
+) -> Generator[tuple[int, Outcome], None, None]:
     """Each point's number with what became of it, in the order in which they finish.
 
     Args:

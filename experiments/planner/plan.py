@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from experiments.planner.candidates import Candidate, candidates, longest_request, with_knobs
 from experiments.planner.question import Question
@@ -290,22 +289,16 @@ def _pool(workers: int) -> Iterator[Map]:
     if workers <= 1:
         yield lambda function, tasks: map(function, tasks)
         return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+    from experiments.worker_pool import worker_pool
 
-    from experiments.point import start_worker
+    with worker_pool(workers) as submit:
 
-    before = set(multiprocessing.active_children())
-    context: Any = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker)
-    try:
-        yield lambda function, tasks: pool.map(function, tasks)
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
-        raise
-    pool.shutdown()
+        def run(function: Callable[[Task], Found], tasks: Sequence[Task]) -> Iterator[Found]:
+            futures = [submit(function, task) for task in tasks]
+            for future in futures:
+                yield future.result()
+
+        yield run
 
 
 def check_question(question: Question) -> None:
