@@ -36,10 +36,10 @@ def compare(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Hold runs against the first of them: differences with intervals, and what was set otherwise.
+    """Hold runs against the first: differences with intervals.
 
-    Takes run folders, whole sweeps, and result files of vLLM, SGLang, guidellm, AIPerf and inference-perf. A file with several
-    runs is named with the run's number: results.jsonl#2.
+    Also tells what was set otherwise. Takes run folders, whole sweeps, and result files of vLLM, SGLang, guidellm, AIPerf and
+    inference-perf. A file with several runs is named with the run's number: results.jsonl#2.
 
     Runs of different traffic are refused, with what differs (exit code 2), unless --force is given. Intervals are of the ratio,
     95 %, by a bootstrap over blocks of successive requests; with the same traffic requests are held against themselves.

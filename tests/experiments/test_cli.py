@@ -47,6 +47,7 @@ def process(*arguments: str | Path, **options) -> subprocess.CompletedProcess[st
         "",
         "run",
         "sweep",
+        "compare",
         "gate",
         "report",
         "explain",
