@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.config import EngineConfig
 from sim.cost.carried import carried
-from sim.cost.constants import Constants, ElementwiseConstants
+from sim.cost.constants import Constants
 from sim.cost.coverage import FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
 from sim.cost.experts import GroupedGemm
-from sim.cost.forms import section_of
+from sim.cost.forms import quantise, section_of
 from sim.cost.operators import (
     AllReduce,
     DecodeAttention,
@@ -25,6 +25,7 @@ from sim.cost.operators import (
     Operator,
     PrefillAttention,
     Transfer,
+    Wait,
 )
 from sim.hardware.gpu import GPUSpec
 from sim.hardware.links import LINKS
@@ -56,7 +57,7 @@ class StepOperators:
     Attributes:
         token: sized by the tokens of the step. sample: by rows whose logits are computed. swap: by swapped tokens.
         decode, prefill: attention of one layer. full_layers, windowed_layers, window: which of them see how far.
-        launches: kernels of a step, for the time of launching them one by one.
+        launches: operations of the framework in a step, for the time of launching them one by one.
         notes: what the user should know (fallbacks, and what was not validated).
         uncertainty: operator class → standard deviation of the log of its time (see `sim.cost.coverage`).
     """
@@ -113,10 +114,21 @@ class Assembler:
             full_layers=model.layers - windowed,
             windowed_layers=windowed,
             window=model.window,
-            launches=sum(placed.count for placed in token) + 2 * model.layers,
+            launches=sum(placed.count * self._launches(placed) for placed in token) + self._attention_launches(),
             notes=self.notes,
             uncertainty=self.uncertainty,
         )
+
+    def _launches(self, placed: Placed) -> int:
+        """Operations of one call: a static scale is applied by the kernel before, computed scales take one of their own."""
+        if placed.name.endswith("_quantize") and not self.mode.dynamic and self.mode.compute != "fp4":
+            return 0
+        return getattr(placed.operator, "launches", 1)
+
+    def _attention_launches(self) -> int:
+        """Operations of attention in all layers: rotary embedding, writing the cache, and the kernel itself; with a latent
+        cache also two norms, and splitting, expanding, joining and copying queries, keys and values."""
+        return (3 if self.model.mla is None else 3 + 14) * self.model.layers
 
     # Linear layers
 
@@ -184,11 +196,7 @@ class Assembler:
         self.uncertainty[name] = max(self.uncertainty.get(name, 0.0), spread)
 
     def _quantize(self, width: int) -> Operator:
-        q = self.constants.quantize
-        launch, per_value = (q.dynamic_us, q.dynamic_bytes) if self.mode.dynamic else (q.static_us, q.static_bytes)
-        kind = "computed scale" if self.mode.dynamic else "static scale"
-        constants = ElementwiseConstants(launch, q.bandwidth, f"{q.source} ({kind})")
-        return Elementwise(constants, self.gpu, per_value * width)
+        return quantise(self.constants.quantize, self.gpu, width, self.mode.dynamic)
 
     def _experts(self) -> Placed:
         model, mode = self.model, self.mode
@@ -223,8 +231,14 @@ class Assembler:
 
     def _elementwise(self) -> list[Placed]:
         model, constants = self.model, self.constants.elementwise
-        norm = Elementwise(constants, self.gpu, 8.0 * model.hidden)  # residual and input in, residual and output out
-        placed = [Placed("norm", norm, model.norms * model.layers + 1)]
+        width = 8.0 * model.hidden  # residual and input in, residual and output out
+        norms = model.norms * model.layers + 1
+        fused = min(self._all_reduces(), norms) if self._fuses_norms() else 0
+        placed = [Placed("norm", Elementwise(constants, self.gpu, width), norms - fused)] if norms > fused else []
+        if fused:
+            within = Elementwise(replace(constants, launch_us=0.0), self.gpu, width)
+            within.launches = 0
+            placed.append(Placed("norm_in_all_reduce", within, fused))
         if model.dense_layers:
             width = (6.0 if model.gated else 4.0) * -(-model.ffn // self.tp)
             placed.append(Placed("activation", Elementwise(constants, self.gpu, width), model.dense_layers))
@@ -236,14 +250,32 @@ class Assembler:
             placed.append(Placed("qk_norm", Elementwise(constants, self.gpu, width), model.layers))
         return placed
 
+    @property
+    def _spread(self) -> bool:
+        """Whether experts span several replicas: tokens then travel instead of being summed."""
+        return self.ep > self.tp
+
+    def _all_reduces(self) -> int:
+        """How many of them a step has."""
+        if self.tp == 1:
+            return 0
+        per_layer = 1 if self.model.parallel_block else 2
+        return per_layer * self.model.layers + 1 - (self.model.moe_layers if self._spread else 0)
+
+    def _fuses_norms(self) -> bool:
+        """Whether the norm after an all-reduce is a part of its kernel: TensorRT-LLM's fused all-reduce (docs, performance
+        features), and FlashInfer's, which SGLang switches on by itself on Blackwell (server_args.py)."""
+        engine = self.constants.engine
+        return engine == "tensorrt-llm" or (engine == "sglang" and self.gpu.arch == "blackwell")
+
     def _collectives(self) -> list[Placed]:
         model, placed = self.model, []
-        spread = self.ep > self.tp  # experts span several replicas: tokens travel instead of being summed
         if self.tp > 1:
-            per_layer = 1 if model.parallel_block else 2
-            count = per_layer * model.layers + 1 - (model.moe_layers if spread else 0)
+            count, host = self._all_reduces(), self.constants.host
             placed.append(Placed("all_reduce", self.all_reduce(), count))
-        if spread:
+            if waiting := host.wait(self.tp):
+                placed.append(Placed("all_reduce_wait", Wait(waiting, host.source), count))
+        if self._spread:
             share = (self.ep - 1) / self.ep * model.experts_per_token * model.hidden / self.tp
             sent = share * (2.0 + _ACTIVATION_BYTES[self.mode.activation if self.mode.covers("expert") else "model"])
             link = self.gpu.group_link(self.ep)

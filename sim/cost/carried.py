@@ -36,11 +36,12 @@ class EarlyKernels:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Factors on borrowed shares of the peak, and kernels of older engines."""
+    """Factors on borrowed shares of the peak and on borrowed launch times, and kernels of older engines."""
 
     compute: float
     bandwidth: float
     source: str
+    launch: float = 1.0
     early: EarlyKernels | None = None
 
 
@@ -64,10 +65,11 @@ def scaled(section: Any, gpu: GPUSpec) -> Any:
     found = carried(gpu)
     if found is None or not hasattr(section, "bandwidth"):
         return section
-    changes: dict[str, Any] = {"bandwidth": section.bandwidth * found.bandwidth}
-    if hasattr(section, "compute"):
-        changes["compute"] = section.compute * found.compute
-    source = (
-        f"{section.source}; {found.compute:g} of its compute and {found.bandwidth:g} of its bandwidth ({found.source})"
-    )
-    return replace(section, source=source, **changes)
+    shares = {"compute": found.compute, "bandwidth": found.bandwidth, "launch_us": found.launch}
+    kept = {"compute": "of its compute", "bandwidth": "of its bandwidth", "launch_us": "of its launch times"}
+    changed = {name: factor for name, factor in shares.items() if factor != 1.0 and hasattr(section, name)}
+    if not changed:
+        return section
+    told = " and ".join(f"{factor:g} {kept[name]}" for name, factor in changed.items())
+    values = {name: getattr(section, name) * factor for name, factor in changed.items()}
+    return replace(section, source=f"{section.source}; {told} ({found.source})", **values)

@@ -11,7 +11,7 @@ by what is known of it (`sim.cost.carried`). Across generations expect 10-30 % p
 from __future__ import annotations
 
 import tomllib
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -61,15 +61,14 @@ class DecodeConstants:
 
 @dataclass(frozen=True, slots=True)
 class PrefillConstants:
-    """Prefill attention: `extra_tokens` is the overhead of a query tile, `wave` how much of a last wave is lost, `path`
-    how much of the longest tile's time shows; `extra_dim` widens the heads by what exponentials cost."""
+    """Prefill attention: `extra_tokens` is the overhead of a query tile, `path` how many times the longest tile's time bounds
+    the launch; `extra_dim` widens the heads by what exponentials cost."""
 
     compute: float
     bandwidth: float
     launch_us: float
     norm: float
     extra_tokens: float
-    wave: float
     source: str
     path: float = 0.0
     extra_dim: float = 0.0
@@ -119,7 +118,8 @@ class MoEConstants:
 
 @dataclass(frozen=True, slots=True)
 class QuantizeConstants:
-    """Quantising activations before a matmul; bytes are per value, for static and for computed scales."""
+    """Quantising activations before a matmul; bytes are per value, for static and for computed scales. With computed scales
+    a row takes at least `dynamic_row_us`, however narrow it is (one thread block a row)."""
 
     bandwidth: float
     static_us: float
@@ -127,6 +127,7 @@ class QuantizeConstants:
     dynamic_us: float
     dynamic_bytes: float
     source: str
+    dynamic_row_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,12 @@ class ElementwiseConstants:
     source: str
 
 
+def _of_degree(table: dict[str, float], tp: int) -> float:
+    """The figure of the largest listed degree that is not above `tp`."""
+    degrees = sorted(map(int, table))
+    return table[str(max([d for d in degrees if d <= tp], default=degrees[0]))]
+
+
 @dataclass(frozen=True, slots=True)
 class HostConstants:
     """Time of the CPU.
@@ -146,7 +153,9 @@ class HostConstants:
         exposed_ms: of a step that nothing hides, by tensor-parallel degree. exposed_row_us: the same of each sequence.
         schedule_ms, row_us: planning and bookkeeping of a step, and of each of its sequences; hidden behind the device
             where the engine overlaps the two.
-        kernel_launch_us: launching one kernel outside a CUDA graph.
+        kernel_launch_us: one operation of the framework outside a CUDA graph, with what Python takes.
+        wait_us: by which the ranks of a group miss each other at an all-reduce, by tensor-parallel degree. Kernel timings,
+            taken back to back, have them meet.
         error: median error of whole steps (TPOT) on the loads held out, where a served run of the deployment told it.
     """
 
@@ -157,22 +166,30 @@ class HostConstants:
     source: str
     exposed_row_us: float = 0.0
     error: float = 0.0
+    wait_us: dict[str, float] = field(default_factory=dict)
 
     def exposed(self, tp: int) -> float:
-        """Seconds a step that nothing hides: of the largest listed degree that is not above `tp`."""
-        degrees = sorted(map(int, self.exposed_ms))
-        return self.exposed_ms[str(max([d for d in degrees if d <= tp], default=degrees[0]))] * 1e-3
+        """Seconds a step that nothing hides."""
+        return _of_degree(self.exposed_ms, tp) * 1e-3
+
+    def wait(self, tp: int) -> float:
+        """Seconds that ranks wait for each other at every all-reduce."""
+        return _of_degree(self.wait_us, tp) * 1e-6 if self.wait_us else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class FrontEndConstants:
-    """Time between the client and the engine's queue, and back. `error`: of TTFT, as `HostConstants.error` is of steps."""
+    """Time between the client and the engine's queue, and back. `request_work_ms`, `input_token_us` and `output_work_us` (of
+    every token streamed) occupy a server that does one thing after another; the rest only delays. `error`: of TTFT, as
+    `HostConstants.error` is of steps."""
 
     request_ms: float
     input_token_us: float
     output_token_ms: float
     source: str
     error: float = 0.0
+    request_work_ms: float = 0.0
+    output_work_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +222,14 @@ _SINGLE = {
     "mla": LatentConstants, "quantize": QuantizeConstants, "elementwise": ElementwiseConstants,
     "host": HostConstants, "host_v0": HostConstants, "front_end": FrontEndConstants,
 }  # fmt: skip
+_OF_ENGINE = ("host", "host_v0", "front_end")
 
 
 def _section(kind: type, values: Any, file: str, key: str) -> Any:
     if not isinstance(values, dict):
         raise InputError("expected a table", place=Place(file=file, key=key))
     known = {f.name: f.type for f in fields(kind)}
-    optional = {f.name for f in fields(kind) if f.default is not MISSING}
+    optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}
     for name in values:
         if name not in known:
             raise unknown_name("constant", name, known, place=Place(file=file, key=f"{key}.{name}"))
@@ -297,10 +315,19 @@ def nearest_measured(gpu: GPUSpec) -> str:
     return "a100-sxm" if gpu.arch in ("volta", "turing", "ampere") else "h100-sxm"
 
 
+def _sibling(gpu: GPUSpec) -> str:
+    """A GPU of the same architecture of which some kernels were measured, or ""."""
+    if gpu.arch == "blackwell":  # the workstation's Blackwell has neither B200's tensor cores nor its memory
+        return "b200-sxm" if gpu.has_fast_link else ""
+    return "l40s" if gpu.arch == "ada" else ""
+
+
 def _layers(gpu: GPUSpec, engine: str) -> list[dict[str, Any]]:
-    """Bundled files that apply, nearest first: own GPU, then the GPU measured for the architecture, then H100."""
+    """Bundled files that apply, nearest first: own GPU, one of its architecture with some kernels, the GPU that was measured
+    on all kernels and is most like it, then H100."""
     near = nearest_measured(gpu)
-    order = [(gpu.name, engine), (near, engine), (near, "vllm"), ("h100-sxm", engine), ("h100-sxm", "vllm")]
+    order = [(gpu.name, engine), (_sibling(gpu), engine), (near, engine), (near, "vllm"),
+             ("h100-sxm", engine), ("h100-sxm", "vllm")]  # fmt: skip
     found = [_bundled(*pair) for pair in dict.fromkeys(order)]
     return [layer for layer in found if layer is not None]
 
@@ -311,7 +338,7 @@ def _moved(section: Any, layer: dict[str, Any], gpu: GPUSpec, engine: str) -> An
         return section
     note = f"{section.source}; taken from {layer['engine']} on {layer['gpu']} for {gpu.name}, with its data-sheet peaks"
     section = replace(section, source=note)
-    return section if layer["gpu"] == gpu.name else scaled(section, gpu)
+    return section if layer["gpu"] in (gpu.name, _sibling(gpu)) else scaled(section, gpu)
 
 
 def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) -> Constants:
@@ -331,6 +358,11 @@ def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) ->
     if path is not None:
         layers.insert(0, read_sections(path) | {"engine": "", "gpu": ""})
     merged: dict[str, Any] = {}
+    # Host and front end are the engine's before they are the GPU's.
+    for layer in sorted(layers, key=lambda layer: layer["engine"] not in (engine, "")):
+        for name in _OF_ENGINE:
+            if name in layer and name not in merged:
+                merged[name] = _moved(layer[name], layer, gpu, engine)
     for layer in layers:
         for name in _SINGLE:
             if name in layer and name not in merged:

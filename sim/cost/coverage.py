@@ -7,6 +7,7 @@ What is far outside is told in one sentence that names the nearest validated nei
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import hypot
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ LONGEST_CONTEXT = 131_072
 WIDEST_HEAD = 128
 
 _CLASSES = {
-    "experts": "experts", "all_reduce": "all_reduce", "attention_decode": "attention_decode",
+    "experts": "experts", "all_reduce": "all_reduce", "all_reduce_wait": "all_reduce", "attention_decode": "attention_decode",
     "attention_prefill": "attention_prefill", "host": "host", "kernel_launch": "host", "lm_head": "linear",
     "router": "linear", "kv_swap": "link", "all_to_all": "link", "pipeline_send": "link", "logits_gather": "link",
 }  # fmt: skip
@@ -51,9 +52,8 @@ def class_of(operator: str) -> str:
 def deviation(constants: Any, gpu: GPUSpec) -> float:
     """Standard deviation of the log of a time priced with these constants on this device."""
     spread = _TO_DEVIATION * (constants.error or _UNKNOWN)
-    if "taken from" in constants.source:
-        near = load_gpu(nearest_measured(gpu))
-        spread = hypot(spread, _NEAR if near.arch == gpu.arch else _FAR)
+    if found := re.search(r"taken from \S+ on (\S+) for ", constants.source):
+        spread = hypot(spread, _NEAR if load_gpu(found.group(1)).arch == gpu.arch else _FAR)
     if "taken over for" in constants.source:
         spread = hypot(spread, _STAND_IN)
     return spread

@@ -97,10 +97,19 @@ def quantise_seconds(
     quantize: QuantizeConstants, gpu: GPUSpec, tokens: float, width: float, dynamic: bool = True
 ) -> float:
     """Seconds of preparing `tokens` × `width` activations."""
-    launch, each = (
-        (quantize.dynamic_us, quantize.dynamic_bytes) if dynamic else (quantize.static_us, quantize.static_bytes)
+    return quantise(quantize, gpu, width, dynamic).seconds(tokens)
+
+
+def quantise(quantize: QuantizeConstants, gpu: GPUSpec, width: float, dynamic: bool) -> Elementwise:
+    """The kernel that prepares rows of `width` activations, with computed (`dynamic`) or with static scales."""
+    launch, each, kind = (
+        (quantize.dynamic_us, quantize.dynamic_bytes, "computed scale")
+        if dynamic
+        else (quantize.static_us, quantize.static_bytes, "static scale")
     )
-    return Elementwise(ElementwiseConstants(launch, quantize.bandwidth, ""), gpu, each * width).seconds(tokens)
+    row = quantize.dynamic_row_us * 1e-6 * quantize.bandwidth * gpu.bandwidth if dynamic else 0.0
+    constants = ElementwiseConstants(launch, quantize.bandwidth, f"{quantize.source} ({kind})")
+    return Elementwise(constants, gpu, max(each * width, row))
 
 
 def _decode(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:

@@ -6,7 +6,7 @@ what sticks out; one that does not pays all of it. A part (`exposed`) is never h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.cost.constants import FrontEndConstants, HostConstants
 
@@ -15,9 +15,14 @@ from sim.cost.constants import FrontEndConstants, HostConstants
 class FrontEnd:
     """Time outside the engine loop: HTTP, tokenising and detokenising. It delays, but does not occupy, the engine.
 
+    Two parts of it do one thing after another, so that bursts queue for them: preparing requests (`request_work` and
+    `input_token` a prompt token), and handing out tokens (`output_work` each).
+
     Attributes:
-        base: seconds for every request. input_token: seconds for every prompt token.
-        token_seconds: from the end of a step to the token at the client.
+        base: seconds that pass for every request whatever the load. request_work: seconds that it occupies the server for.
+        input_token: seconds for every prompt token; they occupy the tokeniser.
+        token_seconds: from the end of a step to the token at the client, without a queue.
+        output_work: seconds for which one streamed token occupies the server.
         source: where the figures are from. error: median error of TTFT that a served run left, 0 where there was none.
     """
 
@@ -26,6 +31,8 @@ class FrontEnd:
     token_seconds: float
     source: str
     error: float = 0.0
+    request_work: float = 0.0
+    output_work: float = 0.0
 
     @classmethod
     def of(cls, constants: FrontEndConstants) -> FrontEnd:
@@ -36,11 +43,18 @@ class FrontEnd:
             constants.output_token_ms * 1e-3,
             constants.source,
             constants.error,
+            constants.request_work_ms * 1e-3,
+            constants.output_work_us * 1e-6,
         )
 
+    def scaled(self, factor: float) -> FrontEnd:
+        """Everything takes `factor` times as long."""
+        times = ("base", "input_token", "token_seconds", "request_work", "output_work")
+        return replace(self, **{name: getattr(self, name) * factor for name in times})
+
     def request_seconds(self, input_tokens: int) -> float:
-        """From the request's arrival to its place in the engine's queue."""
-        return self.base + self.input_token * input_tokens
+        """From the request's arrival to its place in the engine's queue, if nothing else is in the way."""
+        return self.base + self.request_work + self.input_token * input_tokens
 
 
 @dataclass(frozen=True, slots=True)

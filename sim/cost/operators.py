@@ -41,9 +41,14 @@ class Operator(Protocol):
 
     `size` is what varies: tokens for everything that runs on the flattened batch; (rows, context) for decode attention;
     (tokens, pairs, keys, tiles) for prefill attention (see `PrefillAttention`).
+
+    Attributes:
+        source: where its efficiency comes from.
+        launches: operations of the framework that a call is made of, where no CUDA graph holds them.
     """
 
     source: str
+    launches: int
 
     def seconds(self, *size: float) -> float:
         """Duration of one call."""
@@ -66,6 +71,8 @@ class Gemm:
     `activation_bytes` one input value. A share `wave` of the arithmetic is done in whole waves of output tiles (at most
     128 × 128, one a multiprocessor), so that few tiles leave the rest of the device idle.
     """
+
+    launches = 1
 
     def __init__(
         self,
@@ -132,6 +139,8 @@ class DecodeAttention:
     that do not split at all cannot use the whole memory.
     """
 
+    launches = 1
+
     def __init__(
         self,
         constants: DecodeConstants,
@@ -174,6 +183,8 @@ class DecodeAttention:
 class LatentAttention:
     """Decode attention with absorbed projections over a latent cache (MLA): all heads share one vector a token."""
 
+    launches = 1
+
     def __init__(
         self,
         constants: LatentConstants,
@@ -207,9 +218,12 @@ class PrefillAttention:
     """Causal attention of prompt chunks over their own tokens and their past, all in one launch (form C2).
 
     Sizes are sums over the chunks (n new tokens after m cached ones): `tokens` Σn, `pairs` Σn(n+2m) which is twice the
-    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, 128)/128. The last tile of a causal prompt looks back at all of it: a
-    share `path` of its time on one multiprocessor is not hidden behind the other tiles.
+    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, 128)/128. The last tile of a causal prompt looks back at all of it, on one
+    multiprocessor: `path` times that bounds a launch of few tiles, and the two are joined by a root of squares. Short
+    chunks over a long past, whose tiles do not fill the device, take as long as one of them.
     """
+
+    launches = 1
 
     def __init__(
         self,
@@ -227,7 +241,7 @@ class PrefillAttention:
         self._compute = 2.0 * heads * wide / rate
         self._row, self._key = 4.0 * heads * head_dim, kv_token_bytes
         self._row_time, self._key_time = self._row / bandwidth, kv_token_bytes / bandwidth
-        self._extra, self._wave, self._waves = constants.extra_tokens, constants.wave, heads / gpu.sms
+        self._extra = constants.extra_tokens
         self._path = constants.path * 4.0 * _TILE * wide * gpu.sms / rate
         self._norm, self._inverse, self._launch = (
             constants.norm,
@@ -236,12 +250,11 @@ class PrefillAttention:
         )
 
     def _parts(self, tokens: float, pairs: float, keys: float, tiles: float) -> tuple[float, float]:
-        waves = self._waves * tiles
-        lost = self._wave * (ceil(waves) - waves) / waves
-        compute = self._compute * (pairs + _TILE * tiles * self._extra) * (1.0 + lost)
+        compute = self._compute * (pairs + _TILE * tiles * self._extra)
         if self._path and tokens:
             back = keys / tokens
-            compute += self._path * pairs / tokens * back / (2.0 * back - 1.0)
+            longest = self._path * pairs / tokens * back / (2.0 * back - 1.0)
+            compute = (compute * compute + longest * longest) ** 0.5
         return compute, self._row_time * tokens + self._key_time * keys
 
     def seconds(self, tokens: float, pairs: float, keys: float, tiles: float) -> float:
@@ -257,6 +270,8 @@ class PrefillAttention:
 
 class AllReduce:
     """Sum of `token_bytes` a token over `ways` GPUs: the cheaper of one-shot and two-shot."""
+
+    launches = 1
 
     def __init__(self, constants: AllReduceConstants, link: Link, ways: int, token_bytes: float) -> None:
         self.source = f"{constants.source}; {link.name} {link.bandwidth / 1e9:g} GB/s"
@@ -281,6 +296,8 @@ class AllReduce:
 class Elementwise:
     """A kernel that reads and writes `token_bytes` a token: norms, activations, embedding, quantisation, sampling."""
 
+    launches = 1
+
     def __init__(self, constants: ElementwiseConstants, gpu: GPUSpec, token_bytes: float) -> None:
         self.source = constants.source
         self._bytes = token_bytes
@@ -301,6 +318,8 @@ class Elementwise:
 class Transfer:
     """`token_bytes` a token over a link: pipeline stages, expert dispatch, swapping to the host."""
 
+    launches = 1
+
     def __init__(self, link: Link, token_bytes: float, source: str) -> None:
         self.source = source
         self._bytes, self._latency, self._token = token_bytes, link.latency, token_bytes / link.bandwidth
@@ -312,3 +331,21 @@ class Transfer:
     def work(self, m: float) -> Work:
         """Bytes over the link."""
         return Work(0.0, self._bytes * m, "link" if self._token * m > self._latency else "latency")
+
+
+class Wait:
+    """A fixed time a call that no data explains: ranks of a group that wait for each other."""
+
+    launches = 0
+
+    def __init__(self, seconds: float, source: str) -> None:
+        self.source = source
+        self._seconds = seconds
+
+    def seconds(self, m: float) -> float:
+        """The same for any number of tokens."""
+        return self._seconds
+
+    def work(self, m: float) -> Work:
+        """None."""
+        return Work(0.0, 0.0, "latency")

@@ -113,6 +113,8 @@ class Residuals:
 class Measured:
     """A table's answer where it has one, the analytic operator's elsewhere."""
 
+    launches = 1
+
     def __init__(self, fallback: Operator, source: str) -> None:
         self.fallback = fallback
         self.source = f"{source}; outside its grid: {fallback.source}"

@@ -40,7 +40,7 @@ def _body(section: Any) -> list[str]:
     lines = []
     for each in fields(section):
         value = getattr(section, each.name)
-        if each.default is not MISSING and value == each.default:
+        if value == (each.default_factory() if each.default_factory is not MISSING else each.default):
             continue
         lines.append(f"{each.name} = {_value(value)}")
     return lines

@@ -323,10 +323,10 @@ def test_a_tiny_model_waits_for_the_host():
 
 
 def test_vllm_of_2024_plans_longer():
-    """1.3 ms a step and 60 us a sequence more than today's, left over in static batches of it on H100."""
+    """1.2 ms a step and 60 us a sequence more than today's, left over in static batches of it on H100."""
     new, old = (cost_of(preset=preset, host="vllm", depth=1) for preset in ("vllm@0.8", "vllm-v0"))
     missing = [old.step_seconds(decode(rows, 500)) - new.step_seconds(decode(rows, 500)) for rows in (1, 64)]
-    assert missing[0] == pytest.approx(1.1e-3 + 62e-6, rel=0.05)
+    assert missing[0] == pytest.approx(1.2e-3 + 62e-6, rel=0.05)
     assert missing[1] - missing[0] == pytest.approx(63 * 62e-6, rel=0.05)
 
 

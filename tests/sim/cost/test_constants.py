@@ -1,5 +1,7 @@
 """Constants files: completeness, borrowing between GPUs, and the user's own."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.cost.constants import ENGINES, list_constants, load_constants
@@ -81,5 +83,28 @@ def test_unknown_engine_and_missing_file(tmp_path):
 
 
 def test_exposed_host_time_goes_by_degree():
-    host = load_constants(H100, "tensorrt-llm").host
+    host = replace(load_constants(H100, "tensorrt-llm").host, exposed_ms={"1": 0.2, "2": 0.5, "4": 0.6, "8": 0.8})
     assert [host.exposed(tp) for tp in (1, 2, 3, 4, 8, 16)] == pytest.approx([2e-4, 5e-4, 5e-4, 6e-4, 8e-4, 8e-4])
+
+
+def test_ranks_wait_for_each_other_by_degree():
+    host = load_constants(H100, "vllm").host
+    assert [host.wait(tp) for tp in (2, 3, 4, 8, 16)] == pytest.approx([2e-6, 2e-6, 3.5e-6, 6e-6, 6e-6])
+    assert replace(host, wait_us={}).wait(8) == 0.0
+
+
+def test_host_and_front_end_are_the_engines_before_they_are_the_cards():
+    a100, h100 = load_gpu("a100-sxm"), load_gpu("h100-sxm")
+    assert load_constants(a100, "sglang").host.kernel_launch_us == load_constants(h100, "sglang").host.kernel_launch_us
+    assert load_constants(a100, "vllm").host.kernel_launch_us > load_constants(h100, "vllm").host.kernel_launch_us
+
+
+def test_a_card_takes_what_was_measured_of_its_architecture():
+    """Experts were timed on B200 and L40S; everything else of their families is H100's, with shorter launches."""
+    gb200 = load_constants(load_gpu("gb200"), "vllm")
+    assert "on b200-sxm for gb200" in gb200.moe["bf16"].source
+    assert gb200.moe["bf16"].launch_us == load_constants(load_gpu("b200-sxm"), "vllm").moe["bf16"].launch_us
+    assert gb200.gemm["bf16"].launch_us == pytest.approx(0.8 * load_constants(H100, "vllm").gemm["bf16"].launch_us)
+    assert "on l40s for l4" in load_constants(load_gpu("l4"), "vllm").moe["fp8"].source
+    workstation = load_constants(load_gpu("rtx-pro-6000"), "vllm")
+    assert "b200" not in workstation.moe["bf16"].source

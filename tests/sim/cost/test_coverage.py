@@ -79,4 +79,4 @@ def test_a_step_is_as_uncertain_as_its_parts():
 def test_fp4_experts_are_priced_like_the_same_devices_fp8_ones():
     cost = cost_of("DeepSeek-V3", "b200", host="sglang", quantization="nvfp4", parallel=ParallelConfig(tensor=8))
     experts = next(op for op in cost.explain(StepShape(8, 8000, sampled=8)) if op.name == "experts")
-    assert "sglang" in experts.source and "b200-sxm" in experts.source and "taken over for fp4" in experts.source
+    assert "SGLang picks" in experts.source and "b200-sxm" in experts.source and "taken over for fp4" in experts.source

@@ -90,13 +90,26 @@ def test_few_tiles_leave_the_device_idle():
 
 
 def test_the_longest_tile_shows():
-    """One prompt of 128 × S tokens on S multiprocessors: the last tile takes as long as twice the mean of them."""
-    base = PrefillConstants(1.0, 1.0, 0.0, 20.0, 0.0, 0.0, "ideal")
+    """One prompt of 128 × S tokens on S multiprocessors: the last tile takes twice as long as the mean of them."""
+    base = PrefillConstants(1.0, 1.0, 0.0, 20.0, 0.0, "ideal")
     n = 128 * 132
     sizes = (n, n * n, n, 132)
     even = PrefillAttention(base, H100, "bf16", 1, 128, 512.0).seconds(*sizes)
     path = PrefillAttention(replace(base, path=1.0), H100, "bf16", 1, 128, 512.0).seconds(*sizes)
-    assert path == pytest.approx(3 * even, rel=0.01)
+    assert path == pytest.approx(5**0.5 * even, rel=0.01)
+
+
+def test_a_short_chunk_over_a_long_past_takes_as_long_as_one_tile():
+    """One head on 132 multiprocessors: 16 tokens and 128 fill one tile, and so does twice the heads."""
+    ideal = PrefillConstants(1.0, 1.0, 0.0, 20.0, 0.0, "ideal", path=1.0)
+
+    def seconds(new: int, heads: int = 1) -> float:
+        sizes = (new, new * (new + 2 * 100_000), new + 100_000, max(new, 128) / 128)
+        return PrefillAttention(ideal, H100, "bf16", heads, 128, 0.0).seconds(*sizes)
+
+    assert seconds(128) == pytest.approx(seconds(16), rel=0.02) == pytest.approx(seconds(128, heads=2), rel=0.02)
+    assert seconds(128) == pytest.approx(4 * 128 * 128 * 100_064 * 132 / 989.4e12, rel=0.02)
+    assert seconds(1280, heads=32) > 2 * seconds(128)
 
 
 @given(st.integers(1, 100_000))
