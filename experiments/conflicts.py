@@ -153,6 +153,8 @@ def _idle(draft: Draft) -> Iterator[tuple[str, str]]:
     yield from _idle_policy(draft)
     if draft["depth"] == 1:
         yield "stops_ahead", "it matters with several plans in flight (depth 2)"
+    if draft["host"] == "none":
+        yield "cuda_graphs", "it is about the host's time, which is switched off (host: none)"
 
 
 def _moot(draft: Draft) -> Iterator[tuple[str, str]]:

@@ -23,42 +23,51 @@ class LoadDriver:
     Args:
         traffic: what arrives.
         concurrency: sessions in flight in a closed loop; 0 = open loop.
-        delay: seconds from sending to the engine's queue, one a row (the front end).
+        work: seconds for which the front end prepares each row, one after another in the order in which they are sent.
+        delay: seconds that pass besides until a row is in the engine's queue.
 
     Attributes:
-        sent: float64, when each row was sent; NaN until then.
+        sent: float64, when each row was sent; NaN until then. queued: when it was in the engine's queue.
         count: rows sent so far.
     """
 
-    def __init__(self, traffic: Traffic, concurrency: int, delay: np.ndarray) -> None:
+    def __init__(self, traffic: Traffic, concurrency: int, work: np.ndarray, delay: float) -> None:
         self._traffic = traffic
-        self._delay = delay
+        self._work, self._delay = work, delay
+        self._free = 0.0  # when the front end has prepared all that it was sent
         roots = np.flatnonzero(traffic.parent < 0)
         self._children: dict[int, list[int]] = {}
         for row in np.flatnonzero(traffic.parent >= 0).tolist():
             self._children.setdefault(int(traffic.parent[row]), []).append(row)
         self.sent = np.full(len(traffic), np.nan)
+        self.queued = np.full(len(traffic), np.nan)
         self.count = 0
-        self._heap: list[tuple[float, int]] = []  # (time in the queue, row), of rows that were sent
+        self._sends: list[tuple[float, int]] = []  # (time, row), of rows that are or will be sent
+        self._line: list[tuple[float, int]] = []  # (time in the queue, row), of rows that the front end has seen
         self._left: dict[
             int, int
         ] = {}  # first turn's row → turns of the session that are sent and not over, if not one
         self._closed = concurrency > 0
+        self._planned_ahead = not self._closed and not self._children
         if self._closed:
-            self._rows, self._times = roots.tolist(), []
+            self._rows = roots.tolist()
             self._next = 0
             for _ in range(min(concurrency, len(roots))):
                 self._start_session(0.0)
+        elif not self._planned_ahead:
+            for row in roots.tolist():
+                self._send(row, float(traffic.arrival[row]))
         else:
-            queued = traffic.arrival[roots] + delay[roots]
-            order = np.argsort(queued, kind="stable")
+            order = np.argsort(traffic.arrival[roots], kind="stable")
             self._rows = roots[order]
-            self._times = queued[order].tolist()
+            arrivals = traffic.arrival[self._rows]
+            self.sent[self._rows] = arrivals
+            self.queued[self._rows] = prepared(arrivals, work[self._rows]) + delay
+            self._times = self.queued[self._rows].tolist()
             self._times.append(NEVER)
             self._next = 0
             self._made: list[tuple[Request, float]] = []  # some rows as objects, with their times
             self._made_until = 0  # the row after them, counted in order of arrival
-            self.sent[roots] = traffic.arrival[roots]
 
     @property
     def listens(self) -> bool:
@@ -67,26 +76,33 @@ class LoadDriver:
 
     def next_time(self) -> float:
         """When the next request reaches the engine, as far as that is known; infinity for never."""
-        planned = NEVER if self._closed else self._times[self._next]
-        return min(planned, self._heap[0][0]) if self._heap else planned
+        if self._planned_ahead:
+            return self._times[self._next]
+        if self._line:
+            return self._line[0][0]
+        return self._through(*self._sends[0]) + self._delay if self._sends else NEVER
 
     def take(self, now: float) -> list[tuple[Request, float]]:
         """Requests that have reached the engine by `now`, with their times, in order."""
-        taken: list[tuple[Request, float]] = []
-        request = self._traffic.request
-        heap = self._heap
-        if self._closed:
-            while heap and heap[0][0] <= now:
-                time, row = heappop(heap)
-                taken.append((request(row), time))
+        if self._planned_ahead:
+            taken = self._planned(bisect_right(self._times, now, self._next))
         else:
-            while heap and heap[0][0] <= now:
-                time, row = heappop(heap)
-                taken += self._planned(bisect_right(self._times, time, self._next))
-                taken.append((request(row), time))
-            taken += self._planned(bisect_right(self._times, now, self._next))
+            taken = []
+            sends, line = self._sends, self._line
+            while sends and sends[0][0] <= now:  # nothing can be sent before now any more: their order is certain
+                time, row = heappop(sends)
+                self._free = self._through(time, row)
+                self.queued[row] = at = self._free + self._delay
+                heappush(line, (at, row))
+            while line and line[0][0] <= now:
+                time, row = heappop(line)
+                taken.append((self._traffic.request(row), time))
         self.count += len(taken)
         return taken
+
+    def _through(self, time: float, row: int) -> float:
+        """When the front end has prepared a row that is sent at `time`."""
+        return max(time, self._free) + float(self._work[row])
 
     def _planned(self, stop: int) -> list[tuple[Request, float]]:
         """Of those that come whatever happens, the next up to the `stop`-th."""
@@ -136,4 +152,13 @@ class LoadDriver:
 
     def _send(self, row: int, time: float) -> None:
         self.sent[row] = time
-        heappush(self._heap, (time + float(self._delay[row]), row))
+        heappush(self._sends, (time, row))
+
+
+def prepared(arrivals: np.ndarray, work: np.ndarray) -> np.ndarray:
+    """When a server that does one thing after another has done `work[i]` that came at `arrivals[i]`, in ascending order."""
+    if not work.any():
+        return arrivals.copy()
+    through = np.cumsum(work)
+    before = through - work
+    return np.maximum(through + np.maximum.accumulate(arrivals - before), arrivals + work)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from experiments.delivery import Delivery
 from experiments.driver import LoadDriver
 from experiments.timeline import build_timeline
 from reports.run_data import CANCELLED, FINISHED, REFUSED, UNFINISHED, Requests, Timeline, TokenTimes
@@ -21,14 +22,13 @@ class Ledger:
 
     Attributes:
         refused: row → why it was refused.
-        delay: front-end seconds of each row between sending and the queue; token_delay: from step to client.
+        delivery: from a step's end to the client.
         end: seconds, when the run stopped. complete: whether everything was served.
         lengths_known: whether answers have the lengths of the traffic; else each is as long as it came out.
     """
 
     refused: dict[int, str]
-    delay: np.ndarray
-    token_delay: float
+    delivery: Delivery
     end: float
     complete: bool
     lengths_known: bool = True
@@ -41,8 +41,7 @@ def collect(
     tokens = _tokens(engine)
     requests = _requests(engine, driver, traffic, ledger, tokens)
     timeline = build_timeline(engine, requests, tokens, ledger.end)
-    for times in (tokens.start, tokens.step_ends, requests.first_token, requests.finish):
-        times += ledger.token_delay
+    ledger.delivery.apply(tokens, requests.first_token, requests.finish)
     if not ledger.complete:
         requests = _only(requests, np.isfinite(requests.sent) & (requests.sent <= ledger.end))
     return requests, tokens, timeline
@@ -118,7 +117,7 @@ def _requests(engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledg
         target = np.where(done, output, target)
     return Requests(
         request=np.arange(size), session=session, turn=turn, priority=traffic.priority,
-        scheduled=driver.sent.copy(), sent=driver.sent.copy(), queued=driver.sent + ledger.delay, admitted=admitted,
+        scheduled=driver.sent.copy(), sent=driver.sent.copy(), queued=driver.queued, admitted=admitted,
         first_token=first, finish=np.where(done, last, np.nan), input_tokens=traffic.input_tokens,
         max_tokens=traffic.max_tokens, output_tokens=output, target_tokens=target, cached_tokens=cached,
         recomputed_tokens=recomputed, preemptions=preemptions, status=status, reason=reason,

@@ -18,6 +18,7 @@ import simpy
 
 from backends.sim.executor import SimExecutor
 from experiments.clock import WallClock
+from experiments.delivery import CountingExecutor, Delivery
 from experiments.driver import NEVER, LoadDriver
 from experiments.records import Ledger, collect
 from experiments.resolve import Resolved, resolve
@@ -54,9 +55,10 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
     end, complete = replica.serve()
     loop_seconds = time.perf_counter() - began
     forced = resolved.real is None or resolved.real.forced
-    ledger = Ledger(replica.refused, replica.delay, replica.token_delay, end, complete, lengths_known=forced)
+    ledger = Ledger(replica.refused, replica.delivery, end, complete, lengths_known=forced)
     requests, tokens, timeline = collect(replica.engine, replica.driver, traffic, ledger)
-    info = {**resolved.info, "complete": complete, "end": end + replica.token_delay, "process": traffic.name}
+    out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
+    info = {**resolved.info, "complete": complete, "end": max(replica.delivery.time(end), out), "process": traffic.name}
     host = _host(loop_seconds, replica)
     if resolved.real is not None:
         host |= resolved.real.told(requests)
@@ -71,23 +73,30 @@ class Replica:
 
     Attributes:
         refused: row → why.
-        delay: front-end seconds of each row; token_delay: seconds from a step's end to the client.
+        delivery: from a step's end to the client.
         plans: how many were run.
     """
 
     def __init__(self, resolved: Resolved, traffic: Traffic, stretch: bool, progress: Progress | None) -> None:
-        self.delay, self.token_delay = np.zeros(len(traffic)), 0.0
         self.clock: WallClock | None = None
         self._prepare: Callable[[Request], Request] | None = None
+        loop = resolved.workload.load.concurrency or 0
         if resolved.real is None:
             front = resolved.cost.front_end
-            self.delay += front.base + front.input_token * traffic.input_tokens
-            self.token_delay = front.token_seconds
-            self.engine = _simulated(resolved, stretch)
+            work = front.request_work + front.input_token * traffic.input_tokens
+            self.driver = LoadDriver(traffic, loop, work, front.base)
+            self.delivery = Delivery(front.token_seconds, front.output_work)
+            # Who waits for answers must know when they are out; otherwise it can be worked out at the end.
+            self._counts = front.output_work > 0 and self.driver.listens
+            seldom = resolved.engine.scheduler.poll_interval > 1
+            self.engine = _simulated(resolved, stretch, CountingExecutor if self._counts or seldom else SimExecutor)
+            if self.engine.held_back:  # a batch that is handed out whole at its end is no stream
+                self.delivery, self._counts = Delivery(front.token_seconds, 0.0), False
         else:  # what the front end takes is part of what is measured
+            self.driver = LoadDriver(traffic, loop, np.zeros(len(traffic)), 0.0)
+            self.delivery, self._counts = Delivery(0.0, 0.0), False
             self.clock = WallClock()
             self.engine, self._prepare = resolved.real.start(resolved, traffic)
-        self.driver = LoadDriver(traffic, resolved.workload.load.concurrency or 0, self.delay)
         if self.driver.listens:
             self.engine.on_finish = self._finished
         self.refused: dict[int, str] = {}
@@ -97,7 +106,7 @@ class Replica:
         self._report_every = _REPORT_EVERY if self.clock is None else 1
 
     def _finished(self, row: int, now: float) -> None:
-        self.driver.finished(row, now + self.token_delay)
+        self.driver.finished(row, self.delivery.time(now))
 
     def serve(self) -> tuple[float, bool]:
         """Run to the end.
@@ -135,9 +144,10 @@ class Replica:
         depth = engine.config.depth
         wall = self.clock
         now = 0.0
+        looks = Looks(engine)
         while True:
             coming = driver.next_time()
-            if coming <= now:
+            if coming <= now and looks.due:
                 self._accept(now)
                 coming = driver.next_time()
             launched = engine.launch(now, coming)
@@ -147,9 +157,12 @@ class Replica:
             if engine.in_flight:
                 outcome = engine.collect()
                 end = outcome.ends[-1]
+                if self._counts:
+                    self.delivery.steps(outcome.ends, engine.executor.rows)
                 if env.peek() <= end:
                     yield env.timeout(end - env.now)
                 self.now = now = engine.land(outcome)
+                looks.landed(len(outcome.ends))
                 self.plans += 1
                 if self._progress is not None and not self.plans % self._report_every:
                     self._tell_progress(now)
@@ -160,6 +173,9 @@ class Replica:
                 continue
             if engine.state.idle:
                 engine.recorder.sample(now, engine.state)
+            if not looks.due:
+                looks.due = True  # nothing runs: the engine looks all the time
+                continue
             wake = min(coming, engine.wake_at or NEVER)
             if not engine.state.idle and engine.wake_at is None and self._refuse_stuck(now):
                 continue
@@ -204,12 +220,33 @@ class Replica:
         self.driver.refused(row, at)
 
 
-def _simulated(resolved: Resolved, stretch: bool) -> Engine:
+class Looks:
+    """When an engine looks for new requests: after every `poll_interval` steps, after one with prompts, and when idle.
+
+    Attributes:
+        due: whether it looks before its next step.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._every = engine.config.scheduler.poll_interval
+        self._executor = engine.executor
+        self._steps = 0
+        self.due = True
+
+    def landed(self, steps: int) -> None:
+        """So many steps ended, one after another."""
+        if self._every == 1:
+            return
+        self._steps = 0 if getattr(self._executor, "prompts", False) else (self._steps + steps) % self._every
+        self.due = not self._steps
+
+
+def _simulated(resolved: Resolved, stretch: bool, executor: type[SimExecutor]) -> Engine:
     """The engine of a workload in virtual time."""
     budget = resolved.budget
     host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
     return make_engine(
-        resolved.engine, SimExecutor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
+        resolved.engine, executor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
         max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch,
     )  # fmt: skip
 

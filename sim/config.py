@@ -31,6 +31,8 @@ class SchedulerConfig:
         conservativeness: SGLang's `schedule_conservativeness` (gate `ratio`).
         batch_wait: static batching waits this many seconds for a batch to fill; `max_num_seqs` is its size.
         prefill_wait_steps: decode steps between two prefills when requests wait (LightLLM's `router_max_wait_tokens`).
+        poll_interval: engine steps between two looks for new requests while something runs (SGLang's
+            `scheduler_recv_interval`); a step with prompts is always followed by one.
         streaming: static batching hands tokens out as they come rather than at the end of the batch.
         pad: static batching pads prompts to the longest of the batch and computes finished rows to its end.
     """
@@ -53,6 +55,7 @@ class SchedulerConfig:
     conservativeness: float = 1.0
     batch_wait: float = 0.0
     prefill_wait_steps: int = 0
+    poll_interval: int = 1
     streaming: bool = True
     pad: bool = True
 
@@ -107,6 +110,7 @@ class EngineConfig:
         depth: plans in flight at once: 1, or 2 where host and device overlap.
         stops_ahead: with several plans in flight, sequences sure to stop at their declared limit are not planned again (vLLM);
             otherwise every sequence is computed once too often.
+        cuda_graphs: whether steps are captured beforehand; without, every operation is launched by itself.
         host: name of the host-time constants (`vllm`, `sglang`, `tensorrt-llm`, `none`).
     """
 
@@ -118,4 +122,5 @@ class EngineConfig:
     max_model_len: int = 0
     depth: int = 1
     stops_ahead: bool = True
+    cuda_graphs: bool = True
     host: str = "vllm"

@@ -148,9 +148,11 @@ def _front_end(console: Console, cost: Any, sources: dict[str, int]) -> None:
         return
     number = sources.setdefault(front.source, len(sources) + 1)
     console.print(
-        f"\noutside the steps: {front.base * 1e3:g} ms a request and {front.input_token * 1e6:g} us a prompt token before the "
-        f"engine, {front.token_seconds * 1e3:g} ms from a step to the client \\[{number}]"
+        f"\noutside the steps: {(front.base + front.request_work) * 1e3:g} ms a request and {front.input_token * 1e6:g} us a "
+        f"prompt token before the engine, {front.token_seconds * 1e3:g} ms from a step to the client \\[{number}]"
     )
+    if front.output_work:
+        console.print(f"the front end hands out at most {1 / front.output_work:,.0f} tokens/s")
 
 
 def _device(console: Console, gpu: Any, sources: dict[str, int]) -> None:

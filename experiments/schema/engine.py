@@ -34,6 +34,7 @@ class SchedulerSection(Section):
     conservativeness: Annotated[float, Field(gt=0)] | None = None
     batch_wait: Seconds | None = None
     prefill_wait_steps: Natural | None = None
+    poll_interval: Count | None = None
     streaming: bool | None = None
     pad: bool | None = None
 
@@ -77,4 +78,5 @@ class EngineSection(Section):
     max_model_len: Natural | None = None
     depth: Annotated[int, Field(ge=1, le=2)] | None = None
     stops_ahead: bool | None = None
+    cuda_graphs: bool | None = None
     host: Literal["vllm", "sglang", "tensorrt-llm", "none"] | None = None

@@ -26,6 +26,8 @@ ELSEWHERE = {
     "page_size": "engine.kv.block_size",
     "schedule_conservativeness": "engine.scheduler.conservativeness",
     "router_max_wait_tokens": "engine.scheduler.prefill_wait_steps",
+    "scheduler_recv_interval": "engine.scheduler.poll_interval",
+    "enforce_eager": "engine.cuda_graphs",
     "chunked_prefill_size": "engine.scheduler.max_num_batched_tokens",
     "max_running_requests": "engine.scheduler.max_num_seqs",
     "max_batch_size": "engine.scheduler.max_num_seqs",

@@ -46,7 +46,7 @@ def largest_graph(engine: str, gpu: GPUSpec, config: EngineConfig) -> int:
 
 def graph_sizes(engine: str, gpu: GPUSpec, config: EngineConfig) -> list[int]:
     """Captured batch sizes in ascending order; empty where an engine captures none."""
-    if gpu.arch == "cpu":
+    if gpu.arch == "cpu" or not config.cuda_graphs:
         return []
     largest = largest_graph(engine, gpu, config)
     lists = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": lambda: _tensorrt_llm(largest)}

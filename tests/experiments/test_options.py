@@ -48,6 +48,10 @@ PRESSED = {
 }
 ROOMY = {"engine.kv": {}, "engine.scheduler": {}}
 FIRST = {"engine.scheduler.prefill": "first"}
+CROWDED = {  # several prompts with the same beginning in one step
+    "engine.scheduler.max_num_batched_tokens": 2048,
+    "traffic.synthetic.arrivals": {"process": "poisson", "rate": 400},
+}
 RATIO = {"engine.scheduler.gate": "ratio"}
 MOE = {**ROOMY, "model": "mistralai/Mixtral-8x7B-v0.1", "engine.parallel.tensor": 4}
 STATIC = {"engine.preset": "static", "engine.scheduler": {"max_num_seqs": 8}, "engine.kv": {"capacity_tokens": 20_000}}
@@ -78,6 +82,7 @@ ENGINE = {
     "max_model_len": Case((500, 700)),
     "depth": Case((2,)),
     "stops_ahead": Case((False,), {"engine.preset": "vllm"}, refused=(({}, True),)),
+    "cuda_graphs": Case((False,), refused=(({"engine.host": "none"}, True),)),
     "host": Case(("sglang", "tensorrt-llm", "none")),
     "scheduler.name": Case(("static",), {"engine.scheduler": {}}),
     "scheduler.name ": Case(("continuous",)),
@@ -95,7 +100,8 @@ ENGINE = {
     "scheduler.requeue": Case(("tail", "arrival"),
                               refused=(({"engine.scheduler.policy": "priority"}, "tail"), (SLABS, "tail"))),
     "scheduler.prefill": Case(("first",), refused=((STATIC, "first"),)),
-    "scheduler.hold_shared": Case((True,), refused=((SLABS, True), ({"engine.kv.allocator": "radix"}, True))),
+    "scheduler.hold_shared": Case((True,), {**CROWDED, "engine.kv.register": "computed"},
+                                  refused=((SLABS, True), ({"engine.kv.allocator": "radix"}, True))),
     "scheduler.long_prefill_token_threshold": Case((64, 128), refused=((STATIC, 64),)),
     "scheduler.chunk_unit": Case((32, 100), refused=(({"engine.scheduler.name": "continuous"}, 32),)),
     "scheduler.max_partial_prefills": Case((1,), {"engine.scheduler.long_prefill_token_threshold": 64},
@@ -105,12 +111,13 @@ ENGINE = {
     "scheduler.conservativeness": Case((0.3, 1.3), RATIO, refused=(({}, 0.5),)),
     "scheduler.batch_wait": Case(("100ms", "1s"), STATIC, refused=(({}, "1s"),)),
     "scheduler.prefill_wait_steps": Case((4, 16), FIRST, refused=(({}, 4), (STATIC, 4))),
+    "scheduler.poll_interval": Case((4, 16), ROOMY),
     "scheduler.streaming": Case((True,), STATIC, refused=(({}, True),)),
     "scheduler.pad": Case((False,), STATIC, refused=(({}, False),)),
     "kv.allocator": Case(("contiguous", "radix")),
     "kv.block_size": Case((1, 64, 256), refused=((SLABS, 16), ({"engine.kv.allocator": "radix"}, 16))),
     "kv.prefix_caching": Case((False,), refused=((SLABS, True), (STATIC, True))),
-    "kv.register": Case(("computed",), refused=(({"engine.kv.prefix_caching": False}, "computed"),)),
+    "kv.register": Case(("computed",), CROWDED, refused=(({"engine.kv.prefix_caching": False}, "computed"),)),
     "kv.slab": Case(("power-of-two", "exact"), SLABS, refused=(({}, "exact"), ({"engine.kv.allocator": "radix"}, "exact"))),
     "kv.dtype": Case(("fp8", "int8"), ROOMY),
     "kv.memory_utilization": Case((0.3, 0.5), ROOMY, refused=(({}, 0.5),)),
