@@ -16,7 +16,7 @@ QUEUE_MS, QUEUE_SHARE = 500.0, 0.6
 """A predicted TTFT is mostly waiting where the queue takes so long, and so much of it."""
 
 STREAMED = 6000.0
-"""Output tokens a second through one HTTP front end. `trtllm-serve` 1.0 stops at about 9,200 whatever the engine does."""
+"""Output tokens a second through one HTTP front end from which on its capacity, partly an estimate, may decide."""
 
 FULL = 1.5
 """KV tokens of the pool over those in flight: below it, a little less memory than predicted makes requests queue."""
@@ -70,7 +70,7 @@ def _first_token(cell: Cell) -> list[str]:
         )
     if cell.point.front_end and result.figures["output_tokens_per_s"] / cell.deployment.layout.replicas > STREAMED:
         found.append(
-            "so many tokens a second may be more than one HTTP front end streams; its capacity is not simulated"
+            "so many tokens a second may be more than one HTTP front end streams: how many it can is partly an estimate"
         )
     loop = cell.point.workload["load"]
     flight = loop.get("concurrency", 0) * sum(each.mean for each in _lengths(cell))

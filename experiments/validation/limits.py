@@ -58,8 +58,14 @@ def one_prompt(model: ModelSpec, gpu: GPUSpec, *, inputs: float, number: int, **
     return {"max_num_batched_tokens": _up(inputs + number + 64, 64)}
 
 
+def one_prompt_or_8192(model: ModelSpec, gpu: GPUSpec, *, inputs: float, number: int, **_: object) -> dict[str, int]:
+    """The same, but never less than 8,192 tokens."""
+    budget = one_prompt(model, gpu, inputs=inputs, number=number)["max_num_batched_tokens"]
+    return {"max_num_batched_tokens": max(budget, 8192)}
+
+
 def _up(value: float, unit: int) -> int:
     return math.ceil(value / unit) * unit
 
 
-LIMITS = {"trtllm-bench": trtllm_bench, "one-prompt": one_prompt}
+LIMITS = {"trtllm-bench": trtllm_bench, "one-prompt": one_prompt, "one-prompt-or-8192": one_prompt_or_8192}

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.validation.names import date_of, version_of
 from experiments.validation.table import Row
 
-_COLUMNS = ("engine", "model", "gpu", "notes", "load_kind", "weight_dtype", "kv_dtype", "source", "load")
+_COLUMNS = ("engine", "model", "gpu", "notes", "load_kind", "weight_dtype", "kv_dtype", "source", "load", "isl", "osl")
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Mapped:
         weights, kv: names of the modes; `weights` is "" where no rule knows the type, `auto` where none is stated.
         settings: dotted keys of `engine:`. by_memory: the same for (large, small) cards.
         limits: name of a sizing rule, or "". lengths: shares of the nominal length that are drawn from, or None.
+        stream: tokens of an answer that the front end hands out as one piece.
         front_end: False where requests are timed inside the server.
         rules: names of the rules that applied, in order.
     """
@@ -38,6 +39,7 @@ class Mapped:
     by_memory: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
     limits: str = ""
     lengths: tuple[float, float] | None = None
+    stream: int = 1
     front_end: bool = True
     rules: list[str] = field(default_factory=list)
 
@@ -64,6 +66,7 @@ def map_row(row: Row) -> Mapped:
         large, small = mapped.by_memory
         large |= rule.get("set_on_large", {})
         small |= rule.get("set_on_small", {})
+        mapped.stream = rule.get("stream", mapped.stream)
         mapped.front_end = rule.get("front_end", mapped.front_end)
         if "lengths" in rule:
             mapped.lengths = tuple(rule["lengths"])

@@ -36,7 +36,7 @@ class Point:
     Attributes:
         workload: a workload file's content.
         kind: of the load (`load.STATIC`, …). share: schedulers that share the load. gpus: of the whole deployment.
-        front_end: whether requests pass an HTTP front end. phase: of a PHASE.
+        front_end: whether requests pass an HTTP front end. stream: tokens that it hands out as one piece. phase: of a PHASE.
         requests: set by `simulate`: how many there are in all, where only a part of an offline run is simulated.
         spread: (expert, data) degrees where the experts lie over several attention ranks, else (1, 1).
         host_ms, pace: milliseconds added to every step, and a factor on its time (`--fit-deployment`).
@@ -53,6 +53,7 @@ class Point:
     spread: tuple[int, int] = (1, 1)
     host_ms: float = 0.0
     pace: float = 1.0
+    stream: int = 1
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -61,7 +62,7 @@ class Point:
         plain = {
             "workload": self.workload, "kind": self.kind, "share": self.share, "front_end": self.front_end,
             "phase": self.phase, "spread": list(self.spread), "host_ms": self.host_ms,
-            "pace": self.pace,
+            "pace": self.pace, "stream": self.stream,
         }  # fmt: skip
         digest = hashlib.sha256(code_digest().encode())
         digest.update(json.dumps(plain, sort_keys=True).encode())
@@ -78,7 +79,10 @@ def code_digest() -> str:
 
     home = Path(sim.__file__).resolve().parents[1]
     digest = hashlib.sha256()
-    names = [home / "experiments" / f"{name}.py" for name in ("runner", "driver", "records", "resolve", "conflicts")]
+    names = [
+        home / "experiments" / f"{name}.py"
+        for name in ("runner", "driver", "delivery", "records", "resolve", "conflicts", "propagation", "load_response")
+    ]
     names += [home / "experiments" / "validation" / name for name in ("simulate.py", "spread.py")]
     for folder in (home / "sim", home / "workloads", home / "backends" / "sim"):
         names += sorted(p for p in folder.rglob("*") if p.suffix in (".py", ".toml", ".csv") and p.is_file())
@@ -109,8 +113,9 @@ def point_of(row: Row, load: Load, deployment: Deployment) -> Point:
     front_end = not inside and load.kind not in (STATIC, OFFLINE, PHASE, NONE)
     spread = (layout.expert, layout.data) if layout.data > 1 else (1, 1)
     return Point(
-        workload, load.kind, layout.share, layout.gpus, front_end, load.phase, spread=spread, notes=tuple(notes)
-    )
+        workload, load.kind, layout.share, layout.gpus, front_end, load.phase, spread=spread, stream=mapped.stream,
+        notes=tuple(notes),
+    )  # fmt: skip
 
 
 def _longest(row: Row, inputs: Lengths | None, outputs: Lengths | None, deployment: Deployment) -> int:

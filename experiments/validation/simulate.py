@@ -140,7 +140,9 @@ def _settle_cost(point: Point, resolved: Any) -> None:
     """No HTTP front end where the protocol has none; the fitted host time or pace where there is one."""
     cost = resolved.cost
     if not point.front_end and hasattr(cost, "front_end"):
-        cost.front_end = replace(cost.front_end, base=0.0, input_token=0.0, token_seconds=0.0)
+        cost.front_end = cost.front_end.scaled(0.0)
+    elif point.stream > 1 and hasattr(cost, "front_end"):
+        cost.front_end = replace(cost.front_end, output_work=cost.front_end.output_work / point.stream)
     if point.host_ms:
         cost.host = replace(cost.host, exposed=cost.host.exposed + point.host_ms * 1e-3)
     if point.pace != 1.0:

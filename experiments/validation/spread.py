@@ -1,9 +1,10 @@
 """80 % intervals of predictions: how far the cost model's own errors and what a source leaves open may put them off.
 
-Errors of an operator class are one draw for a whole run, so they do not average out over its steps. Where no clock but the
-engine's own sets the pace (static batches, offline runs, closed loops) every latency and every throughput goes with the
-time of a step, and its deviation is that of the mean step with or without prefill. Under an open loop slower steps also
-queue: there the point is simulated twice more, with steps slower and faster by that deviation.
+Errors of an operator class are one draw for a whole run, so they do not average out over its steps
+(`experiments.propagation`). Where no clock but the engine's own sets the pace (static batches, offline runs, closed loops) every
+latency and every throughput goes with the time of a step, and its deviation is that of the mean step with or without
+prefill; a first token has its front end besides. Under an open loop slower steps also queue: there the point is simulated twice
+more, with steps slower and faster by their deviation, as `experiments.intervals` does for a run.
 
 What is not stated in a row adds to that (`experiments.validation.unstated`).
 """
@@ -11,41 +12,40 @@ What is not stated in a row adds to that (`experiments.validation.unstated`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp
+from dataclasses import replace
+from math import exp, hypot
 from typing import Any
 
+from experiments.load_response import mean_shape
+from experiments.propagation import FRONT, Mix
 from experiments.validation.load import OPEN as OPEN_LOOP
 from experiments.validation.load import PHASE
 from experiments.validation.metrics import LATENCIES
+from reports.uncertainty import Z
 from sim.cost.base import DecodeLine, StepShape
 
-Z = 1.2816
-"""Half of an 80 % interval, in standard deviations."""
 
+def deviations(point: Any, data: Any, mix: Mix, first_token: float) -> dict[str, float]:
+    """Deviation of each quantity's logarithm that the cost model's errors make; empty where a run has no steps.
 
-def mean_steps(data: Any) -> tuple[StepShape, StepShape]:
-    """The mean step of a run, and the same with a prompt in it that is as long as the mean."""
-    r, t = data.requests, data.timeline
-    steps = max(int(t.steps.sum()), 1)
-    outputs = r.output_tokens.astype(float)
-    context = float((outputs * (r.input_tokens + outputs / 2)).sum() / max(outputs.sum(), 1.0))
-    rows = max(round(int(t.decode_tokens.sum()) / steps), 1)
-    prompt = max(round(float((r.input_tokens - r.cached_tokens).mean())), 1)
-    return StepShape(rows, round(rows * context), (), rows), StepShape(
-        rows, round(rows * context), ((prompt, 0),), rows + 1
-    )
-
-
-def deviations(point: Any, data: Any, cost: Any) -> dict[str, float]:
-    """Deviation of each quantity's logarithm that the cost model's errors make; empty where it states none."""
-    if not hasattr(cost, "step_uncertainty"):
+    Args:
+        first_token: mean TTFT, seconds.
+    """
+    mean = mean_shape(data)
+    if mean is None:
         return {}
-    plain, mixed = (cost.step_uncertainty(shape) for shape in mean_steps(data))
+    shape = mean[0]
+    plain, mixed = (mix.deviation(mix.of(each)) for each in (shape._replace(chunks=()), shape))
     prompts, answers = float(data.requests.input_tokens.sum()), float(data.requests.output_tokens.sum())
     whole = max(plain, mixed) if prompts > answers else plain
     if point.kind == PHASE and point.phase == "prefill":
-        plain = whole = mixed
-    return {"ttft_ms": mixed, "tpot_ms": whole, "itl_ms": whole, "e2e_latency_ms": whole, "rate": whole}
+        whole = mixed
+    outside = (
+        mix.cost.front_end.request_seconds(int(data.requests.input_tokens.mean())) + mix.cost.front_end.token_seconds
+    )
+    share = min(outside / first_token, 1.0) if first_token > 0 else 0.0
+    first = hypot((1 - share) * mixed, share * mix.deviations[FRONT])
+    return {"ttft_ms": first, "tpot_ms": whole, "itl_ms": whole, "e2e_latency_ms": whole, "rate": whole}
 
 
 class Slower:
@@ -69,28 +69,28 @@ class Slower:
 
 def spread_of(point: Any, resolved: Any, data: Any, figures: Mapping[str, float]) -> dict[str, list[float]]:
     """Key of a figure → the factors by which it may be lower and higher, from the cost model's errors alone."""
-    found = deviations(point, data, resolved.cost)
-    if not found:
+    if not hasattr(resolved.cost, "uncertainty"):
         return {}
+    mean = mean_shape(data)
+    mix = Mix(resolved.cost, mean and mean[0]._replace(chunks=()))
     if point.kind == OPEN_LOOP:
-        return _queued(point, resolved, max(found["tpot_ms"], found["ttft_ms"]), figures)
+        return _queued(point, resolved, mix, figures)
+    found = deviations(point, data, mix, figures.get("ttft_ms_mean", 0.0) * 1e-3)
     factors = {}
-    for key in figures:
+    for key in figures if found else ():
         name = next((each for each in LATENCIES if key.startswith(each)), "rate")
         factors[key] = [exp(-Z * found[name]), exp(Z * found[name])]
     return factors
 
 
-def _queued(point: Any, resolved: Any, deviation: float, figures: Mapping[str, float]) -> dict[str, list[float]]:
+def _queued(point: Any, resolved: Any, mix: Mix, figures: Mapping[str, float]) -> dict[str, list[float]]:
     """The factors of an open loop: from two more simulations."""
-    from dataclasses import replace
-
     from experiments import runner
     from experiments.validation.simulate import latencies, throughputs
 
     ends: dict[str, list[float]] = {key: [1.0] for key in figures}
-    for side in (-1, 1):
-        data = runner.run(replace(resolved, cost=Slower(resolved.cost, exp(side * Z * deviation))))
+    for cost in mix.both_ends():
+        data = runner.run(replace(resolved, cost=cost))
         again = latencies(point.kind, data) | throughputs(point, data.requests)
         for key, value in figures.items():
             if value and again.get(key):

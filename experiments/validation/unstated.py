@@ -11,7 +11,7 @@ from math import exp, hypot, log
 from typing import Any
 
 from experiments.validation.metrics import Metric
-from experiments.validation.spread import Z
+from reports.uncertainty import Z
 
 DEVIATIONS = {
     "measured": 0.05,  # the same cell measured with two neighbouring versions of an engine differs by 3-8 %

@@ -171,7 +171,7 @@ def test_intervals_hold_what_a_source_leaves_open(table):
 
 def test_slower_steps_widen_an_open_loop_more_where_it_is_nearly_full(table):
     row = {"metric": "ttft_ms", "value": "90", "load_kind": "open_loop_rate", "isl": "512", "osl": "64"}
-    rates = [{**row, "concurrency_or_rate": f"rate={rate}"} for rate in (1, 58)]
+    rates = [{**row, "concurrency_or_rate": f"rate={rate}"} for rate in (1, 66)]
     idle, full = (cell.result.spread["ttft_ms_mean"] for cell in validate(read_table(table(*rates)), jobs=1).cells)
     assert idle[0] < 1 < idle[1]
     assert full[1] / full[0] > 1.3 * idle[1] / idle[0]
