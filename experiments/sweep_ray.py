@@ -152,7 +152,9 @@ def _cluster(ray: Any, address: str, most: int | None) -> Iterator[None]:
         ray.init(**options)
     except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TargetError(f"there is no Ray cluster at {address!r}: {said}") from None
+        raise TargetError(
+            f"there is no Ray cluster at {address!r}: {said} (one that asks for a token wants RAY_AUTH_MODE=token here too)"
+        ) from None
     try:
         yield
     finally:

@@ -9,7 +9,8 @@ The rule, after Kneedle (Satopää et al. 2011), made to bear noise:
 3. It must be more than noise: from seven points on, two straight lines that meet at a measured load fit the points so much
    better than one that chance would do it in one of a hundred straight curves (an F test of relative residuals, times the
    number of loads at which they might meet). Fewer points cannot tell noise and are taken as they are.
-4. The knee is the measured load at which the normalised hull stands highest above its diagonal.
+4. The knee is the measured load at which the normalised hull stands highest above its diagonal, if the hull rises beyond
+   it at most 0.6 times as steeply as before: a curve that merely leans has none.
 
 Where throughput loses nothing (every load was within capacity) but latency at the highest load is at least `rise`
 (3) times that of the lowest, the knee is where the normalised latency curve, made non-decreasing and convex, hangs
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FEWEST_TO_TEST, CHANCE = 7, 0.01
+FEWEST_TO_TEST, CHANCE, GENTLER = 7, 0.01, 0.6
 LOAD_KEYS = (
     "load.concurrency",
     "traffic.synthetic.arrivals.rate",
@@ -112,7 +113,12 @@ def _bend(x: np.ndarray, y: np.ndarray, loss: float) -> int | None:
     if short < loss:
         return None
     distance = (hull - hull[0]) / (hull[-1] - hull[0]) - (x - x[0]) / reach
-    return int(np.argmax(distance))
+    place = int(np.argmax(distance))
+    if not x[0] < x[place] < x[-1]:
+        return None
+    before = (hull[place] - hull[0]) / (x[place] - x[0])
+    beyond = (hull[-1] - hull[place]) / (x[-1] - x[place])
+    return place if beyond <= GENTLER * before else None
 
 
 def _p_of_one_line(x: np.ndarray, y: np.ndarray) -> float:

@@ -103,6 +103,12 @@ def test_a_knee_is_found_through_noise(noise):
     assert sum(knee is not None and 32 <= knee.load <= 128 for knee in smooth) >= 90
 
 
+def test_a_curve_that_merely_leans_has_none():
+    assert find_knee([1, 2, 4, 8], [150.2, 294.0, 571.5, 1081.0]) is None
+    assert find_knee(POWERS, [x**0.9 for x in POWERS]) is None
+    assert find_knee([1, 2, 4, 8], [100, 200, 300, 310]).load == 4
+
+
 def test_a_scale_changes_nothing():
     rate = noisy(POWERS, lambda x: 100 * min(x, 50), 0.05, 1)
     assert find_knee(POWERS, rate).index == find_knee([x * 1e-3 for x in POWERS], [y * 1e6 for y in rate]).index
