@@ -35,6 +35,12 @@ class Model:
         """Of weights and activations."""
         return self.parameters.embedding.dtype
 
+    @property
+    def recordable(self) -> bool:
+        """Whether decode steps may be recorded: not with experts that are layers of their own, whom tokens visit by number."""
+        apart = any(isinstance(layer.mlp, Experts) and isinstance(layer.mlp.down, tuple) for layer in self.parameters.layers)
+        return self.operators.recordable and not apart
+
     @torch.inference_mode()
     def forward(self, batch: PackedBatch, cache: Tensor, scales: Tensor | None = None) -> Tensor:
         """Run a packed batch, writing keys and values of its tokens into the cache.

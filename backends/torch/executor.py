@@ -113,7 +113,7 @@ class TorchExecutor:
         if isinstance(allocator, TokenPagedAllocator | TokenRadixAllocator):
             allocator.book = self.book
         capture = self._capture
-        if capture is None and self.model.device.type == "cuda" and self.model.operators.recordable:
+        if capture is None and self.model.device.type == "cuda" and self.model.recordable:
             capture = CudaCapture()
         if capture is not None and rows:
             self.graphs = DecodeGraphs(self.model, self.pool, self.places, rows, capture)

@@ -165,7 +165,7 @@ def _measure(model: Model, config: EngineConfig, block: int) -> tuple[int, int]:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(model.device)
     others = max(total - free - torch.cuda.memory_reserved(model.device), 0)
-    if model.operators.recordable:
+    if model.recordable:
         peak += _recorded_bytes(model, seats, longest, block, stored)
     return peak, others
 

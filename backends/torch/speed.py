@@ -79,7 +79,7 @@ def decode_time(model: Model, batch: int, context: int) -> DecodeTime:
     packed = pack(rows, places, _PAGE, every_row=True)
     step = seconds_a_call(lambda: model.forward(packed.batch(places), pool.cache, pool.scales), device)
     recorded = float("nan")
-    if device.type == "cuda" and model.operators.recordable:
+    if device.type == "cuda" and model.recordable:
         graphs = DecodeGraphs(model, pool, places, batch, CudaCapture())
         recorded = seconds_a_call(lambda: graphs.run(packed), device)
     there, turn = packed.batch(places), cycle(pool.cache)

@@ -1,4 +1,7 @@
-"""The operators as Triton kernels. What has none is torch's: linear layers, cosine and sine once a step, the experts' router."""
+"""The operators as Triton kernels.
+
+What has none is torch's: unquantised linear layers, cosine and sine once a step, the experts' router.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ from torch import Tensor
 
 from backends.ops.base import Dense, KVScales, PackedBatch, SamplingBatch
 from backends.ops.reference import FP8, ReferenceOperators
+from backends.quantization.base import QuantizedLinear
 from backends.triton import elementwise, norm, rope, sampling
 from backends.triton.decode import decode_attention
 from backends.triton.experts import run_experts
 from backends.triton.launch import Launcher, find_target, is_interpreted, rows_last
 from backends.triton.plan import AttentionPlan, plan_attention
 from backends.triton.prefill import prefill_attention
+from backends.triton.quantized.linear import packed_linear
 from backends.triton.tiles import prefill_tile
 from workloads.errors import InputError, Place
 
@@ -78,6 +83,11 @@ class TritonOperators(ReferenceOperators):
             )
         prefill_attention(self._launch, out, q, k_pages, v_pages, batch, plan.tiles, tile, **how)
         return out
+
+    def linear(self, x: Tensor, layer: Dense | QuantizedLinear) -> Tensor:
+        if isinstance(layer, QuantizedLinear):
+            return packed_linear(self._launch, x, layer)
+        return super().linear(x, layer)
 
     def experts(self, x: Tensor, router: Dense, gate_up: Tensor, down: Tensor, top_k: int, renormalise: bool) -> Tensor:
         return run_experts(self._launch, x, self.linear(x, router), gate_up, down, top_k, renormalise)

@@ -81,3 +81,57 @@ def experts_tile(target: Target, visits: float, dtype: torch.dtype) -> Tile:
     if target.compute < 90:
         return Tile(rows, 64 if rows == 128 else 128, 4 if rows == 16 else 8, 3)
     return Tile(rows, 128, 8 if rows == 128 else 4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTile:
+    """`rows` of tokens × `keys` of outputs, over `depth` columns at a time."""
+
+    rows: int
+    keys: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def packed_tile(target: Target, tokens: int, dtype: torch.dtype, bits: int, heavy: bool) -> PackedTile:
+    """For products with packed weights: a weight is expanded once for each tile of rows, so that few tiles of rows are best.
+
+    What is expanded lies in registers, so tiles are small where that takes many: codes across words, and `heavy` ones with zeros
+    of their own or scales of a few columns.
+    """
+    if target.interpreted:
+        return PackedTile(min(64, max(16, 1 << (tokens - 1).bit_length())), 64, 64, 4, 1)
+    if dtype == torch.float32:
+        return PackedTile(16 if tokens <= 16 else 32, 32, 32, 4, 2)
+    if tokens <= 16:
+        return PackedTile(16, 32, 128, 4, 4 if target.compute else 2)
+    if tokens <= 64:
+        return PackedTile(64, 64, 32 if heavy or bits == 3 else 64, 4, 3 if target.compute else 2)
+    narrow = heavy or bits == 3
+    return PackedTile(128, 64 if bits == 3 else 128, 32 if narrow else 64, 8, 3 if target.compute else 2)
+
+
+def codes_tile(target: Target, tokens: int, grouped: bool) -> PackedTile:
+    """For products of 8-bit codes with 8-bit codes. `grouped`: scales change along columns, so that there are two sums."""
+    if target.interpreted:
+        return PackedTile(min(64, max(16, 1 << (tokens - 1).bit_length())), 64, 64, 4, 1)
+    stages = 3 if target.compute else 2
+    if tokens <= 16:
+        return PackedTile(16, 64, 128, 4, stages)
+    if tokens <= 64:
+        return PackedTile(64, 64, 128, 4, stages)
+    return PackedTile(128, 128, 64 if grouped else 128, 8, stages)
+
+
+_LEAST_SHARE = 512
+"""Columns that a program has to itself at least, where columns are split."""
+
+
+def packed_splits(target: Target, programs: int, inputs: int, depth: int) -> tuple[int, int]:
+    """Into how many shares columns are split so that there is work for all processors, and columns of each but the last."""
+    least = 2 * depth if target.interpreted else _LEAST_SHARE
+    wanted = max(1, 2 * target.processors // max(programs, 1))
+    splits = min(wanted, max(1, inputs // least), 16)
+    share = -(-inputs // (splits * depth)) * depth
+    return -(-inputs // share), share

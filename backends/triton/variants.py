@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,13 @@ from torch import Tensor
 from backends.ops.base import Dense, PackedBatch, SamplingBatch
 from backends.triton.launch import Launcher, Target
 from backends.triton.operators import TritonOperators
+from backends.triton.packed_variants import packed_products
 from workloads.errors import InputError
 
 _POINTERS = {
-    torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64",
-    torch.float8_e4m3fn: "*fp8e4nv", torch.float8_e5m2: "*fp8e5", torch.uint8: "*u8", torch.int8: "*i8", torch.bool: "*i1",
+    torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float8_e4m3fn: "*fp8e4nv",
+    torch.float8_e5m2: "*fp8e5", torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8",
+    torch.uint8: "*u8", torch.bool: "*i1",
 }  # fmt: skip
 _SHORT = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3",
@@ -119,10 +121,22 @@ def variants(target: Target) -> list[Variant]:
         x, router = _empty(tokens, width, dtype=dtype), Dense(_empty(experts, width, dtype=dtype))
         gate_up, down = (_empty(experts, *shape, dtype=dtype) for shape in ((2 * inner, width), (width, inner)))
         ops.experts(x, router, gate_up, down, top_k, True)
+    for label, work in packed_products(ops):
+        record.label = label
+        with suppress(InputError):  # fp8 likewise
+            work()
     record.label = "64 rows of 151936"
     for options in ((True, False), (False, False), (False, True)):
         ops.sample(_empty(64, 151_936, dtype=torch.float32), _sampling(64, *options))
-    return list(record.found.values())
+    return _distinct(record.found.values())
+
+
+def _distinct(found: Iterable[Variant]) -> list[Variant]:
+    """Without those that are compiled as one before them is, whose label does not tell them apart."""
+    first: dict[str, Variant] = {}
+    for variant in found:
+        first.setdefault(repr(replace(variant, name="")), variant)
+    return list(first.values())
 
 
 def _sampling(rows: int, greedy: bool, filtered: bool) -> SamplingBatch:

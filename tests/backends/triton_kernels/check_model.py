@@ -79,3 +79,22 @@ def test_bfloat16_is_as_near_to_float32_as_plain_torch_is(tmp_path) -> None:
         found.append(step(model, cache, np.array([[2, 0, 1]]), [(0, 0, ids)]))
     exact, plain, ours = found
     assert (ours - exact).abs().mean() < 1.5 * (plain - exact).abs().mean()
+
+
+@pytest.mark.parametrize(("kind", "mode"), [
+    ("tiny-llama", "gptq-int4"), ("tiny-qwen3", "fp8-block"), ("tiny-mixtral", "int8-w8a8"), ("tiny-llama", "squeezellm-3bit"),
+])  # fmt: skip
+def test_quantized_models_say_what_plain_torch_says_of_them(kind, mode, tmp_path) -> None:
+    folder = make_tiny(kind, tmp_path / kind)
+    models = [
+        load_model(folder, dtype="fp32", load="dummy", quantization=mode, operators=ops)
+        for ops in (TritonOperators("cpu"), ReferenceOperators())
+    ]
+    spec, ids = models[0].architecture.spec, np.random.default_rng(0).integers(3, 512, 20).tolist()
+    found = []
+    for model in models:
+        cache = torch.full((spec.layers, 2, 2, PAGE, spec.kv_heads, spec.head_dim), float("nan"))
+        found.append(step(model, cache, np.array([[1, 0]]), [(0, 0, ids)]))
+    error = (found[0] - found[1]).abs().max() / found[1].abs().max()
+    assert error < (2e-5 if mode in ("gptq-int4", "squeezellm-3bit") else 2e-2), "inputs on an edge of rounding apart"
+    assert models[0].recordable == (kind != "tiny-mixtral") and not models[1].recordable

@@ -1,0 +1,167 @@
+"""Products in which the weight alone is packed: its tiles are expanded to the type of the inputs on the way to the tensor cores.
+
+Few tokens leave most processors without work, so the columns are split among programs, whose sums are added in a fixed order
+after. With many tokens a tile has many rows, and what is expanded is used for all of them.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from backends.quantization.base import QuantizedWeight
+from backends.triton.attend import product
+from backends.triton.launch import Launcher, rows_last
+from backends.triton.quantized.outliers import add_outliers
+from backends.triton.quantized.unpack import code_tile, e2m1, grouped_tile, widened_scale
+from backends.triton.tiles import packed_splits, packed_tile
+
+_BITS_OF = {torch.float8_e4m3fn: ("e4m3", torch.uint8), torch.float8_e8m0fnu: ("e8m0", torch.uint8)}
+
+
+@triton.jit
+def expand_kernel(
+    x_ptr, codes_ptr, scales_ptr, zeros_ptr, table_ptr, outer_ptr, factor_ptr, bias_ptr, out_ptr,
+    tokens, outputs, inputs, groups, scale_rows, zero, share, x_row, code_row, out_row, out_part,
+    FORM: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, ZEROS: tl.constexpr,
+    OUTER: tl.constexpr, FACTOR: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UP: tl.constexpr,
+):  # fmt: skip
+    """A tile of outputs of a tile of tokens, over `share` columns of the weight.
+
+    `GROUP` 0: one scale a row, which is multiplied with the sum. `OUTER`: 1 multiplies scales by outer[n], −1 divides them.
+    `FACTOR`: the sum times factor [tokens]. Where there are several splits, their sums go in float32
+    to out [splits, tokens, outputs], without bias.
+    """
+    block, across, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n, m = block * BLOCK_N + tl.arange(0, BLOCK_N), across * BLOCK_M + tl.arange(0, BLOCK_M)
+    live, row = n < outputs, n.to(tl.int64)
+    scale_row = row // scale_rows
+    k = tl.arange(0, BLOCK_K)
+    x_place = x_ptr + m.to(tl.int64)[:, None] * x_row + k[None, :]
+    outer = tl.full([BLOCK_N], 1.0, tl.float32)
+    if OUTER != 0:
+        outer = tl.load(outer_ptr + n, mask=live, other=1.0).to(tl.float32)
+    if FORM == "table":
+        entry = tl.arange(0, 1 << BITS)
+        table = tl.load(table_ptr + row[:, None] * (1 << BITS) + entry[None, :], mask=live[:, None], other=0.0).to(
+            tl.float32
+        )
+    row_zero = tl.zeros([BLOCK_N], tl.float32) + zero
+    if ZEROS and GROUP == 0:
+        row_zero = tl.load(zeros_ptr + row, mask=live, other=0).to(tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    first = split * share
+    for start in range(first, tl.minimum(first + share, inputs), BLOCK_K):
+        x = tl.load(x_place + start, mask=(m < tokens)[:, None] & (k < inputs - start)[None, :], other=0.0)
+        codes = code_tile(codes_ptr, row, live, start, inputs, code_row, BITS, BLOCK_N, BLOCK_K)
+        if FORM == "table":
+            value = tl.gather(table, codes, 1)
+        elif FORM == "fp4":
+            value = e2m1(codes)
+        else:
+            value = codes.to(tl.float32)
+        if FORM == "int":
+            if ZEROS and GROUP > 0:
+                value = value - grouped_tile(
+                    zeros_ptr, row, live, start, inputs, groups, GROUP, BLOCK_N, BLOCK_K, "float"
+                )  # fmt: skip
+            else:
+                value = value - row_zero[:, None]
+        if GROUP > 0:
+            scale = grouped_tile(
+                scales_ptr, scale_row, live, start, inputs, groups, GROUP, BLOCK_N, BLOCK_K, KIND
+            )  # fmt: skip
+            if OUTER == 1:
+                scale = scale * outer[:, None]
+            if OUTER == -1:
+                scale = tl.div_rn(scale, tl.zeros(scale.shape, tl.float32) + outer[:, None])
+        if (
+            GROUP > 0 and GROUP % BLOCK_K == 0 and BLOCK_M <= 16
+        ):  # of few tokens it is cheaper to scale sums than weights
+            part = product(x, tl.trans(value.to(x.dtype)), tl.zeros([BLOCK_M, BLOCK_N], tl.float32), UP)
+            acc += part * tl.trans(scale)
+        elif GROUP > 0:
+            acc = product(x, tl.trans((value * scale).to(x.dtype)), acc, UP)
+        else:
+            acc = product(x, tl.trans(value.to(x.dtype)), acc, UP)
+    if GROUP == 0 and FORM != "table":
+        scale = widened_scale(tl.load(scales_ptr + scale_row * groups, mask=live, other=0), KIND)
+        scale = scale * outer if OUTER == 1 else scale
+        scale = tl.div_rn(scale, outer) if OUTER == -1 else scale
+        acc = acc * scale[None, :]
+    if FACTOR:
+        acc = acc * tl.load(factor_ptr + m, mask=m < tokens, other=0.0)[:, None]
+    inside = (m < tokens)[:, None] & live[None, :]
+    if BIAS:
+        acc = acc + tl.load(bias_ptr + n, mask=live, other=0.0).to(tl.float32)[None, :]
+    target = out_ptr + split.to(tl.int64) * out_part + m.to(tl.int64)[:, None] * out_row + n[None, :]
+    tl.store(target, acc.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_parts_kernel(
+    parts_ptr, bias_ptr, out_ptr, count, tokens, outputs, out_row, BIAS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """One token's sums [count, tokens, outputs], added in their order."""
+    token = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for part in range(count):
+        place = parts_ptr + (part * tl.cast(tokens, tl.int64) + token) * outputs + n
+        total += tl.load(place, mask=n < outputs, other=0.0)
+    if BIAS:
+        total += tl.load(bias_ptr + n, mask=n < outputs, other=0.0).to(tl.float32)
+    tl.store(out_ptr + token * out_row + n, total.to(out_ptr.dtype.element_ty), mask=n < outputs)
+
+
+def expanded_product(
+    launch: Launcher, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, out: Tensor, factor: Tensor | None = None
+) -> None:
+    """Fill `out` [T, outputs] (rows may lie apart) with `x` [T, inputs] times the weight, times `factor` [T], plus `bias`."""
+    x = plain = rows_last(x)
+    if weight.order is not None:
+        x = x.index_select(1, weight.order)
+    tokens = len(x)
+    group = 0 if weight.scales is None or weight.group >= weight.inputs else weight.group
+    heavy = weight.zeros is not None or 0 < group < 32
+    tile = packed_tile(launch.target, tokens, x.dtype, weight.bits, heavy)
+    blocks = triton.cdiv(weight.outputs, tile.keys)
+    splits, share = packed_splits(launch.target, blocks * triton.cdiv(tokens, tile.rows), weight.inputs, tile.depth)
+    sums = splits + (weight.sparse is not None)
+    direct = sums == 1
+    target = out if direct else torch.empty(sums, *out.shape, dtype=torch.float32, device=x.device)
+    if weight.sparse is not None:
+        add_outliers(launch, plain, weight.sparse, factor, target[splits])
+    scales = codes = weight.codes
+    kind = "float"
+    if weight.scales is not None:
+        kind, bits = _BITS_OF.get(weight.scales.dtype, ("float", weight.scales.dtype))
+        scales = weight.scales.view(bits)
+    outer = 0 if weight.outer is None else -1 if weight.outer_divides else 1
+    launch(
+        expand_kernel,
+        (blocks, triton.cdiv(tokens, tile.rows), splits),
+        (
+            x, codes, scales, *(codes if each is None else each for each in (weight.zeros, weight.table, weight.outer)),
+            x if factor is None else factor, x if bias is None else bias, target,
+            tokens, weight.outputs, weight.inputs, scales.shape[1], weight.rows, float(weight.zero), share,
+            x.stride(0), codes.stride(0), target.stride(-2), 0 if direct else target.stride(0),
+        ),
+        {
+            "FORM": weight.form, "BITS": weight.bits, "GROUP": group, "KIND": kind, "ZEROS": weight.zeros is not None,
+            "OUTER": outer, "FACTOR": factor is not None, "BIAS": direct and bias is not None,
+            "BLOCK_M": tile.rows, "BLOCK_N": tile.keys, "BLOCK_K": tile.depth, "UP": launch.target.interpreted,
+        },
+        warps=tile.warps, stages=tile.stages,
+    )  # fmt: skip
+    if not direct:
+        block = min(1024, triton.next_power_of_2(weight.outputs))
+        launch(
+            add_parts_kernel,
+            (tokens, triton.cdiv(weight.outputs, block)),
+            (target, target if bias is None else bias, out, sums, tokens, weight.outputs, out.stride(0)),
+            {"BIAS": bias is not None, "BLOCK": block},
+        )

@@ -1,0 +1,96 @@
+"""Inputs quantized before a product: int8 or fp8, with a scale for every token, every group of its columns, or a given one."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from backends.quantization.activations import E4M3_MOST, INT8_MOST, quantise_activation
+from backends.quantization.base import Activation
+from backends.triton.elementwise import rounded
+from backends.triton.launch import Launcher, rows_last
+
+_LEAST = torch.finfo(torch.float32).tiny * 512
+
+
+@triton.jit
+def codes_of(x, scale, MOST: tl.constexpr, TARGET: tl.constexpr):
+    """`x` [R, C] over `scale` [R], rounded to the type of codes."""
+    x = tl.div_rn(x, tl.zeros(x.shape, tl.float32) + scale[:, None])
+    if MOST == 127.0:
+        x = rounded(tl.minimum(tl.maximum(x, -128.0), 127.0))
+    else:
+        x = tl.minimum(tl.maximum(x, -MOST), MOST)
+    return x.to(TARGET)
+
+
+@triton.jit
+def quantise_kernel(
+    x_ptr, codes_ptr, scales_ptr, rows, per_row, width, x_row, bound,
+    SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr,
+    BOUND: tl.constexpr, STATIC: tl.constexpr,
+):  # fmt: skip
+    """Rows of SIZE columns, `per_row` of them in a token of `width` columns; codes and scales in the same order.
+
+    `STATIC`: one scale for all, which is there already. `BOUND`: larger magnitudes count as `bound` when scales are found.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    live = row < rows
+    token, first = (row // per_row).to(tl.int64), row % per_row * SIZE
+    most = tl.zeros([ROWS], tl.float32)
+    if STATIC:
+        scale = tl.zeros([ROWS], tl.float32) + tl.load(scales_ptr)
+    else:
+        for start in range(0, SIZE, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            inside = live[:, None] & (column < SIZE)[None, :] & (first[:, None] + column[None, :] < width)
+            place = x_ptr + token[:, None] * x_row + first[:, None] + column[None, :]
+            most = tl.maximum(most, tl.max(tl.abs(tl.load(place, mask=inside, other=0.0).to(tl.float32)), axis=1))
+        if BOUND:
+            most = tl.minimum(most, bound)
+        scale = tl.div_rn(tl.maximum(most, LEAST), tl.full([ROWS], MOST, tl.float32))
+        tl.store(scales_ptr + row, scale, mask=live)
+    for start in range(0, SIZE, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = live[:, None] & (column < SIZE)[None, :] & (first[:, None] + column[None, :] < width)
+        x = tl.load(
+            x_ptr + token[:, None] * x_row + first[:, None] + column[None, :], mask=inside, other=0.0
+        ).to(tl.float32)  # fmt: skip
+        target = codes_ptr + token[:, None] * width + first[:, None] + column[None, :]
+        tl.store(target, codes_of(x, scale, MOST, codes_ptr.dtype.element_ty), mask=inside)
+
+
+def quantised_inputs(launch: Launcher, x: Tensor, how: Activation) -> tuple[Tensor, Tensor]:
+    """As `backends.quantization.activations.quantise_activation`.
+
+    4-bit floats, and one scale found for the whole tensor, are left to plain torch: the first are emulated in any case, the
+    second needs all of the tensor first.
+    """
+    if how.form == "fp4" or (how.group < 0 and how.scale is None):
+        return quantise_activation(x, how)
+    x = rows_last(x)
+    tokens, width = x.shape
+    size = how.group if how.group > 0 else max(width, 1)
+    per_row = triton.cdiv(width, size)
+    integral = how.form == "int8"
+    codes = torch.empty(x.shape, dtype=torch.int8 if integral else torch.float8_e4m3fn, device=x.device)
+    static = how.scale is not None
+    scales = (
+        how.scale.float().reshape(1, 1)
+        if static
+        else torch.empty(tokens, per_row, dtype=torch.float32, device=x.device)
+    )
+    block = min(triton.next_power_of_2(size), 4096)
+    rows = max(1, 2048 // block)
+    launch(
+        quantise_kernel,
+        (triton.cdiv(tokens * per_row, rows),),
+        (x, codes, scales, tokens * per_row, per_row, width, x.stride(0), float(how.bound)),
+        {
+            "SIZE": size, "ROWS": rows, "BLOCK": block, "MOST": INT8_MOST if integral else E4M3_MOST, "LEAST": _LEAST,
+            "BOUND": how.bound > 0, "STATIC": static,
+        },
+    )  # fmt: skip
+    return codes, scales
