@@ -18,17 +18,30 @@ def bench(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-@pytest.fixture
-def two(workload: Path, tmp_path: Path) -> tuple[Path, Path]:
+WORKLOAD = """\
+name: small
+model: meta-llama/Meta-Llama-3-8B
+backend: {name: sim, gpu: h100-sxm}
+traffic:
+  max_tokens: exact
+  synthetic: {requests: 40, arrivals: {process: poisson, rate: 8}, input_tokens: 128, output_tokens: 32}
+load: {mode: open}
+"""
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compare") / "w.yaml"
+    path.write_text(WORKLOAD)
+    return path
+
+
+@pytest.fixture(scope="module")
+def two(workload: Path) -> tuple[Path, Path]:
     """The same traffic on two GPUs."""
-    folders = tmp_path / "h100", tmp_path / "l4"
+    folders = workload.parent / "h100-sxm", workload.parent / "l4"
     for folder in folders:
-        assert (
-            bench(
-                "run", workload, "--gpu", f"{folder.name}{'-sxm' * (folder.name == 'h100')}", "--out", folder, "-q"
-            ).exit_code
-            == 0
-        )
+        assert bench("run", workload, "--gpu", folder.name, "--out", folder, "-q").exit_code == 0
     return folders
 
 
@@ -82,7 +95,7 @@ def test_files_with_several_runs(two: tuple[Path, Path], tmp_path: Path) -> None
 
 
 def test_sweeps(write: Callable[..., Path], tmp_path: Path) -> None:
-    path = write(write().read_text().replace("load: {mode: open}", "load: {mode: closed, concurrency: 1}"))
+    path = write(WORKLOAD.replace("load: {mode: open}", "load: {mode: closed, concurrency: 1}"))
     for name, gpu in (("a", "h100-sxm"), ("b", "l4")):
         over = ("--over", "load.concurrency=[1, 4]", "--workers", "1", "--gpu", gpu, "--out", tmp_path / name, "-q")
         assert bench("sweep", path, *over).exit_code == 0

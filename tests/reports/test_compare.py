@@ -108,7 +108,7 @@ def test_ratios_at_the_edges(before, after, ends, ratio, verdict):
 def test_intervals_hold_the_true_ratio(paired, memory):
     """Latencies that wander (each remembers the last), a true ratio of 1.1: about 95 % of the intervals hold it."""
     rng = np.random.default_rng(1)
-    n, held, trials = 800, 0, 60
+    n, held, trials = 800, 0, 40
     for _ in range(trials):
         noise = [_wandering(rng, n, memory) for _ in range(2)]
         base = np.exp(0.3 * noise[0])
