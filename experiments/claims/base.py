@@ -86,7 +86,10 @@ class Table:
         return f"<Table: {self.title}>"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        sides = [_side(cell) for cell in self.rows[0]] if self.rows else ["left"] * len(self.columns)
+        head = "".join(
+            f"<th style='text-align:{side}'>{escape(name)}</th>" for name, side in zip(self.columns, sides, strict=True)
+        )
         body = "".join(
             "<tr>"
             + "".join(f"<td style='text-align:{_side(cell)}'>{escape(show(cell))}</td>" for cell in row)

@@ -104,3 +104,5 @@ def print_result(result: Result, console: Console) -> None:
         console.print(Text.assemble((f"Verdict: {verdict.verdict}. ", "bold"), verdict.why))
         if verdict.scope:
             console.print(Text(f"Tested: {verdict.scope}.", "dim"))
+    if result.small:
+        console.print(Text("This was the small, rough run; the verdict of the full one counts.", "dim"))
