@@ -116,7 +116,7 @@ def test_intervals_hold_the_true_ratio(paired, memory):
         subjects = [Subject.of(_run(values), summary={}) for values in (base, other)]
         low, high = ratio_intervals(*subjects, paired=paired, draws=200)["mean_ttft_ms"]
         held += low <= 1.1 * (np.exp(0.00125) if paired else 1.0) <= high
-    assert held / trials > 0.85
+    assert held / trials > 0.78
     assert held < trials
 
 
