@@ -153,10 +153,9 @@ class GateResult:
         said = ["Gate passed." if self.passed else f"Gate failed: {', '.join(self.failed())}."]
         if self.equality is not None:
             said.append(self.equality.sentence)
-        if any(c.low is not None for c in self.checks):
-            said.append(
-                f"{self.runs} runs against {self.baseline_runs}; ranges of changes hold with {1 - 2 * ALPHA:.0%}."
-            )
+        if any(c.low is not None and c.high is not None and c.low < c.high for c in self.checks):
+            level = f"{1 - 2 * ALPHA:.0%}"
+            said.append(f"Runs: {self.runs} against {self.baseline_runs}; ranges of changes hold with {level}.")
         if self.skipped:
             said.append(f"Not looked at: {', '.join(self.skipped)}.")
         if self.changed_settings:

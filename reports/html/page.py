@@ -87,7 +87,7 @@ def _facts(data: RunData) -> list[tuple[str, str]]:
     elif mode == "open":
         mode = f"open loop, {number(load['rate'])}/s" if load.get("rate") else "open loop"
     pairs = (
-        ("model", settings.get("model")),
+        ("model", settings.get("model") or data.info.get("model")),
         ("backend", data.info.get("backend")),
         ("gpu", settings.get("backend.gpu")),
         ("gpus", data.info.get("gpus")),
@@ -186,9 +186,12 @@ def _kv_rows(s: dict) -> list[tuple[str, str, str, str]]:
 
 def _memory(s: dict, data: RunData) -> list[tuple[str, str]]:
     law = s["littles_law"]["error"]
-    rows = [
+    inside = [
         ("Preemptions", f"{number(s['preemptions'])}, in {number(s['preempted_requests'])} requests"),
         ("Recomputed tokens", number(s["recomputed_tokens"])),
+    ]
+    rows = [
+        *(inside if s["engine_steps"] else [(name, "n/a") for name, _ in inside]),
         ("Prompt tokens from cache", f"{number(s['cached_tokens'])} ({share(s['prefix_hit_rate'])})"),
         ("Engine steps", number(s["engine_steps"] or None)),
         ("Mean batch", number(s["mean_batch"], "sequences decoding per step")),

@@ -7,12 +7,13 @@ import numpy as np
 from reports.buckets import bucket_widths
 from reports.gantt import MOST_REQUESTS, PHASES, bars, order
 from reports.html.charts import Series, gantt, over_time, stacked
-from reports.html.svg import Figure
+from reports.html.svg import Figure, empty
 from reports.kv_use import KINDS
 from reports.run_data import RunData
 from reports.wording import number, seconds, size
 
 POINTS, HIT_POINTS = 280, 120
+UNSEEN = "nobody saw the steps of the engine"
 _KV_NAMES = {
     "used": "used", "cached": "cached prefix", "reserved": "reserved", "internal": "internal waste",
     "external": "external waste", "free": "free",
@@ -27,6 +28,7 @@ class Thinned:
         self.line = data.timeline
         self.width = bucket_widths(data)
         size = len(self.width)
+        self.seen = bool(self.line.steps.any())  # else nobody looked into the engine: a server, seen from outside
         self.starts = np.arange(0, size, max(1, -(-size // POINTS)))
         self.span = np.add.reduceat(self.width, self.starts) if size else np.zeros(0)
         self.time = self.line.time[self.starts] if size else np.zeros(0)
@@ -99,10 +101,9 @@ def _gantt(data: RunData) -> Figure | None:
 
 
 def _throughput(t: Thinned) -> Figure:
-    series = [
-        Series("output", t.rate("output_tokens"), 0, "area"),
-        Series("prefill (computed)", t.rate("prefill_tokens"), 1),
-    ]
+    series = [Series("output", t.rate("output_tokens"), 0, "area")]
+    if t.seen or not t.line.output_tokens.any():
+        series.append(Series("prefill (computed)", t.rate("prefill_tokens"), 1))
     if t.line.cached_tokens.any():
         series.append(Series("prompt from cache", t.rate("cached_tokens"), 5))
     return over_time("throughput", "Tokens in and out", t.time, series, "tokens/s")
@@ -117,6 +118,8 @@ def _requests(t: Thinned) -> Figure:
 
 def _queue(data: RunData, t: Thinned) -> Figure:
     running = t.mean("running")
+    if not t.seen and running.any() and not t.line.waiting.any():
+        return over_time("queue", "In flight", t.time, [Series("in flight", running, 0, "area")], "requests")
     series = [Series("running", running, 0, "area"), Series("waiting", t.mean("waiting"), 1)]
     if t.line.swapped.any():
         series.append(Series("swapped out", t.mean("swapped"), 3))
@@ -133,6 +136,8 @@ def _queue(data: RunData, t: Thinned) -> Figure:
 
 
 def _batch(t: Thinned) -> Figure:
+    if not t.seen and len(t.time):
+        return empty("batch", "What a step computes", UNSEEN)
     steps = np.maximum(t.sums("steps"), 1)
     series = [
         Series("decode", t.sums("decode_tokens") / steps, 0),
@@ -142,6 +147,8 @@ def _batch(t: Thinned) -> Figure:
 
 
 def _steps(t: Thinned) -> Figure:
+    if not t.seen and len(t.time):
+        return empty("step_rate", "Engine steps", UNSEEN)
     return over_time("step_rate", "Engine steps", t.time, [Series("steps", t.rate("steps"), 2, "area")], "steps/s")
 
 

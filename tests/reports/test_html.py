@@ -294,3 +294,17 @@ def test_ranges_are_below_figures_and_bands_in_curves(points):
     assert page.count('class="band"') == 8  # throughput, three of TTFT, three of TPOT, goodput
     assert "Bands show" in page
     Page(page)
+
+
+def test_what_nobody_saw_is_not_shown_as_nought():
+    """A server seen from outside: requests and tokens, but no steps, no queue, no memory."""
+    run = simulated_run(80, 10)
+    for name in ("steps", "prefill_tokens", "decode_tokens", "cached_tokens"):
+        setattr(run.timeline, name, np.zeros_like(getattr(run.timeline, name)))
+    run.timeline.waiting[:] = 0
+    run.info |= {"backend": "http", "kv_pool_tokens": None}
+    text = " ".join(Page(page_of(run)).text)
+    assert text.count("nobody saw the steps of the engine") == 2
+    assert "In flight" in text
+    assert "prefill (computed)" not in text
+    assert "Preemptions n/a" in re.sub(r"\s+", " ", text)
