@@ -260,3 +260,26 @@ def test_an_update_says_what_moved(closed: Path, base: Path, monkeypatch: pytest
     assert "mean_tpot_ms: " in done.stdout
     assert "no reason is kept" in done.stdout
     assert "mean_tpot_ms" in json.loads(base.read_text())["history"][-1]["changes"]
+
+
+def test_an_interrupted_run_is_no_baseline(closed: Path, runner: FakeRunner, tmp_path: Path) -> None:
+    runner.interrupt_at = 0
+    done = bench("gate", closed, "--baseline", tmp_path / "b.json", "--update")
+    assert done.exit_code == 130
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"schema_version": 1}', "NaN", '{"schema_version": 1, "traffic": NaN}']
+)
+def test_a_baseline_that_is_none_is_told_before_anything_runs(
+    closed: Path, runner: FakeRunner, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "b.json").write_text(content)
+    for path in (tmp_path / "b.json", tmp_path):
+        for update in ((), ("--update",)):
+            done = bench("gate", closed, "--baseline", path, *update)
+            assert done.exit_code == 2, done.output
+            assert str(path) in done.stderr
+            assert "Traceback" not in done.stderr
+    assert runner.runs == []
