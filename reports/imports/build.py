@@ -101,6 +101,8 @@ def _apart(tool: str, other: dict[str, tuple[float, float]]) -> list[str]:
 
 def _complete(summary: dict) -> dict:
     """Totals that follow from others."""
+    if summary.get("duration") is None and summary.get("request_throughput") and summary.get("completed"):
+        summary["duration"] = summary["completed"] / summary["request_throughput"]
     inputs, outputs, seconds = (summary.get(k) for k in ("total_input_tokens", "total_output_tokens", "duration"))
     if seconds:
         for key, amount in (

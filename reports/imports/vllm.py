@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from reports.imports.build import integers, subject_of, title
-from reports.imports.fields import Fields, read_json, statistics, told_unknown
+from reports.imports.fields import MOST_TOLD, Fields, read_json, statistics, told_unknown
 from reports.imports.records import Records
 from reports.subject import Subject
+from reports.wording import clean
 
 TOOL = "vLLM"
 _FIGURES = (
@@ -52,6 +53,8 @@ def from_raw(raw: Any, file: str) -> Subject:
     model, backend = f.text("model_id"), f.text("backend") or f.text("endpoint_type")
     label = f.text("label")
     reported: dict[str, float | None] = {key: f.number(key) for key in _FIGURES}
+    if "request_goodput:" in f.raw:  # so spelt in files of 2025
+        reported["request_goodput"] = f.number("request_goodput:")
     reported |= {
         "duration": f.number("duration", above=0, needed=True), "completed": f.count("completed", needed=True),
         "failed": f.count("failed"), "total_input_tokens": f.count("total_input_tokens"),
@@ -79,11 +82,15 @@ def from_raw(raw: Any, file: str) -> Subject:
             "some chunks brought several tokens: gaps between tokens are those of chunks, spread over their tokens"
         )
     unknown = f.unknown()
-    config["metadata"] = {key: f.raw[key] for key in unknown if isinstance(f.raw[key], str | int | float | bool)}
+    own = {key: f.raw[key] for key in unknown if isinstance(f.raw[key], str | int | float | bool)}
+    if own:  # --metadata, or fields of a newer version: nothing tells them apart
+        config["metadata"] = own
+        shown = ", ".join(clean(key, 40) for key in list(own)[:MOST_TOLD])
+        notes.append(f"fields not known here, kept as settings: {shown}{' …' if len(own) > MOST_TOLD else ''}")
     return subject_of(
         tool=TOOL, name=title(label or model or Path(file).stem), source=file, reported=reported, load=load,
         records=records, config={k: v for k, v in config.items() if v not in (None, {})},
-        notes=[*notes, *told_unknown(unknown)], requests=sent, model=model,
+        notes=[*notes, *told_unknown([key for key in unknown if key not in own])], requests=sent, model=model,
     )  # fmt: skip
 
 

@@ -86,6 +86,26 @@ def test_vllm_closed_loop_and_unknown_fields(known, tmp_path):
     assert found.config["metadata.tensor_parallel"] == 2
 
 
+def test_vllm_files_of_2025(known, tmp_path):
+    raw = foreign.vllm(known, detailed=False)
+    for key in (
+        "request_goodput",
+        "failed",
+        "endpoint_type",
+        "label",
+        "rtfx",
+        "max_output_tokens_per_s",
+        "max_concurrent_requests",
+    ):
+        del raw[key]
+    (found,) = read_results(
+        put(tmp_path, "v.json", raw | {"request_goodput:": 1.5, "gpu": "4xL40S", "deployment": "base"})
+    )
+    agree(found, known, ("ttft", "tpot", "itl"))
+    assert found.summary["request_goodput"] == 1.5
+    assert found.config["metadata.gpu"] == "4xL40S"
+
+
 def test_our_own_export_comes_back(tmp_path):
     run = simulated_run(120, 15, pool=9000)
     write_vllm_result(run, tmp_path / "ours.json", detailed=True)
@@ -220,6 +240,12 @@ def test_inference_perf(tmp_path, chunk):
 
 
 def test_inference_perf_stages(known, tmp_path):
+    older = foreign.inference_perf(known)
+    del older["benchmark_time_seconds"], older["successes"]["prompt_tokens"], older["successes"]["output_tokens"]
+    older["successes"] |= {"prompt_len": {"mean": 100.0}, "output_len": {"mean": 10.0}}
+    (found,) = read_results(put(tmp_path, "older.json", older))
+    assert found.summary["duration"] == pytest.approx(known.duration)
+    assert found.traffic.input_tokens == 1200
     for stage, rate in ((0, 1.0), (1, 2.0), (10, 4.0)):
         put(tmp_path, f"stage_{stage}_lifecycle_metrics.json", foreign.inference_perf(known, requested_rate=rate))
     found = read_results(tmp_path)
