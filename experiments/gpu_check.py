@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from backends.model.model import Model
+    from backends.ops.selfcheck import Check
     from experiments.resolve import Resolved
 
 Row = dict[str, Any]
@@ -178,6 +179,7 @@ def check_kernels(found: Findings, plan: Plan, device: torch.device) -> Iterator
     import torch
 
     from backends.ops.selfcheck import check_round
+    from backends.ops.selfcheck_packed import check_packed
     from backends.torch.operators import make_operators
 
     operators = make_operators(plan.backend, device)
@@ -186,7 +188,10 @@ def check_kernels(found: Findings, plan: Plan, device: torch.device) -> Iterator
         fp8 = torch.float8_e5m2
 
     def one(dtype: torch.dtype, pages: torch.dtype) -> None:
-        for check in check_round(operators, device, dtype, pages):
+        add(check_round(operators, device, dtype, pages))
+
+    def add(checks: Iterable[Check]) -> None:
+        for check in checks:
             found.wrong |= not check.holds
             row = {"operator": check.operator, "of": check.case, "error / allowed": check.error, "holds": check.holds}
             found.add("Kernels against plain torch", row)
@@ -194,6 +199,7 @@ def check_kernels(found: Findings, plan: Plan, device: torch.device) -> Iterator
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for pages in (dtype, fp8, torch.int8):
             yield f"kernels, {dtype} with pages of {pages}", lambda dtype=dtype, pages=pages: one(dtype, pages)
+        yield f"packed weights, {dtype}", lambda dtype=dtype: add(check_packed(operators, device, dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ TARGETS = {
 }
 """Name → Triton's target, processors (A100, H100, B200, MI300X), and shared memory that a program may have in bytes."""
 
-HOT = ("prefill_kernel", "decode_kernel", "grouped_kernel")
+HOT = ("prefill_kernel", "decode_kernel", "grouped_kernel", "expand_kernel", "scaled_kernel")
 """Kernels that must not spill."""
 
 _INSTRUCTIONS = (
@@ -143,7 +143,7 @@ def _cell(result: Compiled) -> str:
 
 def _absent(name: str, arch: str) -> str:
     """Why a variant is not launched on an architecture."""
-    return "no ¹" if "e4m3" in name and not Target(arch).e4m3 else "–"
+    return "no ¹" if ("e4m3" in name or ", fp8" in name) and not Target(arch).e4m3 else "–"
 
 
 def page(table: dict[str, dict[str, Compiled]], archs: Iterable[str]) -> str:
@@ -154,8 +154,8 @@ def page(table: dict[str, dict[str, Compiled]], archs: Iterable[str]) -> str:
         "",
         f"Made by `make kernels` with Triton {triton.__version__}, without a GPU; do not edit. Each cell: registers a thread,",
         "shared memory a program, the matrix instruction in use, and spilled registers if there are any (bytes of spill stores",
-        "on NVIDIA, vector registers on AMD). Nothing here says how fast a kernel is. The hot ones, of attention and of the",
-        "experts, must not spill.",
+        "on NVIDIA, vector registers on AMD). Nothing here says how fast a kernel is. The hot ones, of attention, of the",
+        "experts and of packed weights, must not spill.",
         "",
         "| kernel and variant | " + " | ".join(archs) + " |",
         "|---" * (len(archs) + 1) + "|",
@@ -166,7 +166,8 @@ def page(table: dict[str, dict[str, Compiled]], archs: Iterable[str]) -> str:
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     lines += [
         "",
-        "¹ Triton has no fp8 e4m3 before compute capability 8.9: refused when asked for. Pages in e5m2 work.",
+        "¹ Triton has no fp8 e4m3 before compute capability 8.9: refused when asked for. Pages in e5m2 and int8 work, and so do",
+        "4-bit floats, whose scales in e4m3 are read as bits.",
         "",
     ]
     return "\n".join(lines)

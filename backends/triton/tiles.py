@@ -108,7 +108,7 @@ def packed_tile(target: Target, tokens: int, dtype: torch.dtype, bits: int, heav
         return PackedTile(16, 32, 128, 4, 4 if target.compute else 2)
     if tokens <= 64:
         return PackedTile(64, 64, 32 if heavy or bits == 3 else 64, 4, 3 if target.compute else 2)
-    narrow = heavy or bits == 3
+    narrow = heavy or bits == 3 or (bits == 4 and 0 < target.compute < 90)
     return PackedTile(128, 64 if bits == 3 else 128, 32 if narrow else 64, 8, 3 if target.compute else 2)
 
 
