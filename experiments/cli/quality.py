@@ -9,7 +9,7 @@ import typer
 
 from experiments.cli import options
 from experiments.cli.progress import Progress
-from experiments.cli.quantize import Calibration, Group, Length, Samples
+from experiments.cli.quantize import Calibration, Group, Length, Samples, model_folder
 
 if TYPE_CHECKING:
     from reports.quality import Quality
@@ -69,23 +69,16 @@ def quality(
     from workloads.folders import check_replaceable, whole_folder
 
     need_torch("bench quality")
-    from backends.weights.source import find_source
     from experiments.quality import DEFAULT_MODES, Settings, measure_quality, parse_modes
     from experiments.quality_text import read_text
     from reports.quality import FILE
-    from workloads.errors import InputError, Place
 
     if out is not None:
         check_replaceable(out, FILE, overwrite=overwrite)
     wanted = parse_modes(modes or DEFAULT_MODES)
-    if backend not in ("torch", "triton"):
-        raise InputError(f"unknown backend {backend!r}", place=Place(key="--backend"), hint="torch or triton")
-    if device not in ("cpu", "cuda", "auto"):
-        raise InputError(f"unknown device {device!r}", place=Place(key="--device"), hint="cpu, cuda or auto")
+    _check(backend, device)
     texts = read_text(data, "evaluation"), read_text(calibration, "calibration")
-    source = find_source(model)
-    if not isinstance(source, Path) or not source.is_dir():
-        raise InputError(f"{model} has no weights", place=Place(key="MODEL"), hint="give a folder with *.safetensors")
+    source = model_folder(model)
     settings = Settings(window, stride, tokens, samples, length, group, device, dtype, backend)
     with Progress("measuring", enabled=not (json or quiet)) as progress:
         found = measure_quality(source, wanted, *texts, settings, keep=keep, progress=progress)
@@ -97,6 +90,17 @@ def quality(
             write_quality(found, partial)
             draw(found, partial / "quality.svg")
     _show(found, out, json, quiet)
+
+
+def _check(backend: str, device: str) -> None:
+    from workloads.errors import InputError, Place
+
+    for key, value, known in (
+        ("--backend", backend, ("torch", "triton")),
+        ("--device", device, ("cpu", "cuda", "auto")),
+    ):
+        if value not in known:
+            raise InputError(f"unknown {key[2:]} {value!r}", place=Place(key=key), hint=" or ".join(known))
 
 
 def _show(found: Quality, out: Path | None, json: bool, quiet: bool) -> None:

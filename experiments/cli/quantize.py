@@ -62,21 +62,31 @@ def quantize(
     need_torch("bench quantize")
     from backends.quantization.make.checkpoint import quantize_checkpoint
     from backends.quantization.make.recipes import CALIBRATED, Recipe, find_mode
-    from backends.weights.source import find_source
 
     name = find_mode(mode)
     _check_options(name, asymmetric, act_order, sparse)
     check_replaceable(out, "config.json", overwrite=overwrite)
-    source = find_source(model)
-    if not isinstance(source, Path) or not source.is_dir():
-        from workloads.errors import InputError, Place
-
-        raise InputError(f"{model} has no weights", place=Place(key="MODEL"), hint="give a folder with *.safetensors")
+    source = model_folder(model)
     ids = _ids(source, calibration, samples, length) if name in CALIBRATED else None
     recipe = Recipe(name, group, not asymmetric, act_order, sparse / 100)
     with Progress(f"quantizing to {name}", enabled=not (json or quiet)) as progress:
         made = quantize_checkpoint(source, out, recipe, ids, overwrite=overwrite, progress=progress)
     _show(made, out, json, quiet)
+
+
+def model_folder(model: str) -> Path:
+    """The folder of a model with its weights.
+
+    Raises:
+        InputError: there is none.
+    """
+    from backends.weights.source import find_source
+    from workloads.errors import InputError, Place
+
+    source = find_source(model)
+    if not isinstance(source, Path) or not source.is_dir():
+        raise InputError(f"{model} has no weights", place=Place(key="MODEL"), hint="give a folder with *.safetensors")
+    return source
 
 
 def _check_options(name: str, asymmetric: bool, act_order: bool, sparse: float) -> None:
