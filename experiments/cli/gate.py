@@ -91,8 +91,9 @@ def gate(
         _check_options(update, reason, exact)
         expected = _expected(baseline, update)
         want_speed = _want_speed(speed, expected, baseline, update)
+        against = None if update else (expected, baseline)
         how = Running(
-            settings, backend, seed, repeat, out, overwrite, want_speed, None if update else (expected, baseline)
+            settings, backend, seed, repeat, out, overwrite, want_speed, against, intervals=bencher is not None
         )
         subjects = [subject for path in runs for subject in _subjects(path, how)]
         if update:
@@ -164,7 +165,10 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """How a workload is to be run, and the baseline that its first run is held against before it is run again."""
+    """How a workload is to be run, and the baseline that its first run is held against before it is run again.
+
+    `intervals`: figures are to have their intervals, which takes a moment.
+    """
 
     settings: list[str] | None
     backend: str | None
@@ -174,6 +178,7 @@ class Running:
     overwrite: bool
     speed: bool
     against: tuple[Baseline, Path] | None
+    intervals: bool = False
 
     def touches(self) -> bool:
         """Whether anything was asked for that a finished run cannot have."""
@@ -214,7 +219,7 @@ def _subjects(path: Path, how: Running) -> list[Subject]:
     from experiments.cli.subjects import read_subjects
     from workloads.errors import InputError, Place
 
-    found = read_subjects(path)
+    found = read_subjects(path, intervals=how.intervals)
     if found is None:
         return _run(path, how)
     if how.touches():
@@ -228,6 +233,7 @@ def _run(path: Path, how: Running) -> list[Subject]:
     from experiments.registries import REAL
     from reports.baseline import SPEED
     from reports.gate import check_traffic
+    from reports.metrics import summarize
     from reports.subject import Subject
     from workloads.errors import InputError
 
@@ -243,7 +249,7 @@ def _run(path: Path, how: Running) -> list[Subject]:
     found: list[Subject] = []
     for number in range(how.repeat):
         run, measure = _once(workload, how, number)
-        subject = Subject.of(run)
+        subject = Subject.of(run, summary=summarize(run, with_intervals=how.intervals))
         if how.against and not number:
             check_traffic(subject, *how.against)
         if how.speed and not real:

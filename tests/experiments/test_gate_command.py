@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -53,10 +54,13 @@ def base(closed: Path, tmp_path: Path) -> Path:
 
 
 class Slower:
-    """A cost model whose steps take a share longer."""
+    """A cost model whose steps take a share longer; all else is as it was."""
 
     def __init__(self, cost: object, by: float) -> None:
         self._cost, self._by = cost, 1 + by
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._cost, name)
 
     def step_seconds(self, shape: object) -> float:
         return self._cost.step_seconds(shape) * self._by
@@ -67,8 +71,13 @@ class Slower:
 
 
 def slow_steps(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
-    executor = real_runner.SimExecutor
-    monkeypatch.setattr(real_runner, "SimExecutor", lambda cost, depth=1: executor(Slower(cost, by), depth))
+    resolve = real_runner.resolve
+
+    def slower(*arguments: object) -> object:
+        resolved = resolve(*arguments)
+        return replace(resolved, cost=Slower(resolved.cost, by))
+
+    monkeypatch.setattr(real_runner, "resolve", slower)
 
 
 @pytest.mark.parametrize("load", ["closed", "open"])
@@ -154,7 +163,8 @@ def test_every_output_of_a_failure(closed: Path, base: Path, tmp_path: Path, mon
     assert summary.read_text("utf-8").startswith("# before\n### ❌ closed")
     assert json.loads((tmp_path / "p.bigger.json").read_text())[0]["unit"] == "tokens/s"
     assert json.loads((tmp_path / "p.smaller.json").read_text())
-    assert json.loads(metrics.read_text())["closed"]["output_throughput"]["value"] > 0
+    measure = json.loads(metrics.read_text())["closed"]["output_throughput"]
+    assert measure["lower_value"] < measure["value"] < measure["upper_value"], "a single run has its own interval"
     assert f"wrote {xml}" in done.stdout
 
 
