@@ -58,6 +58,7 @@ class Profile:
 def fit(model: Model, operators: list[OperatorTiming], steps: list[StepTiming]) -> Profile:
     """Device, host and element-wise constants from timings of operators and of whole steps."""
     gpu = _device(model, operators)
+    serial = replace(_SERIAL, quantization=_mode(model))
     spec = replace(model.architecture.spec, dtype=_dtype(model))
     table = MeasuredTable(_timings(operators), "this profile", gpu)
     source = f"`bench profile` of {spec.name} on {gpu.name}: {len(steps)} engine steps"
@@ -71,7 +72,7 @@ def fit(model: Model, operators: list[OperatorTiming], steps: list[StepTiming]) 
             front_end=front,
             elementwise=ElementwiseConstants(0.0, bandwidth, source),
         )
-        return build_cost(spec, gpu, _SERIAL, made, table=table), made
+        return build_cost(spec, gpu, serial, made, table=table), made
 
     shapes = [StepShape(step.rows, step.context, step.chunks, step.sampled) for step in steps]
     measured = np.array([step.seconds for step in steps])
@@ -97,6 +98,12 @@ def _two(rest: np.ndarray, moved: np.ndarray, measured: np.ndarray) -> tuple[flo
     return max(float(a), 0.0), max(float(b), 0.0)
 
 
+def _mode(model: Model) -> str:
+    """What most of its linear layers are in."""
+    modes = [getattr(layer.out, "mode", "") for layer in model.parameters.layers]
+    return max(set(modes), key=modes.count) or "auto"
+
+
 def _dtype(model: Model) -> str:
     from backends.weights.load import DTYPES
 
@@ -109,19 +116,27 @@ def _device(model: Model, operators: list[OperatorTiming]) -> GPUSpec:
 
     name = re.sub(r"[^a-z0-9]+", "-", device_name(model.device).lower()).strip("-") or "this-machine"
     size = model.dtype.itemsize
-    flops = bandwidth = 1.0
-    for op, shape, seconds in operators:
+    bandwidth = 1.0
+    flops = {
+        "bf16": 1.0,
+        "fp8": 0.0,
+        "int8": 0.0,
+        "fp4": 0.0,
+    }  # a type without tensor cores here is expanded, if anything
+    for op, shape, seconds, kind in operators:
         if op == "gemm":
             m, n, k = shape["m"], shape["n"], shape["k"]
-            flops = max(flops, 2 * m * n * k / seconds)
-            bandwidth = max(bandwidth, size * (n * k + m * (n + k)) / seconds)
+            multiplied = kind.removesuffix("-block") if kind.removesuffix("-block") in flops else "bf16"
+            flops[multiplied] = max(flops[multiplied], 2 * m * n * k / seconds)
+            if kind == "bf16":
+                bandwidth = max(bandwidth, size * (n * k + m * (n + k)) / seconds)
         elif op == "attn_decode":
             read = 2 * shape["batch"] * shape["seq"] * shape["kv_heads"] * shape["head_dim"] * size
             bandwidth = max(bandwidth, read / seconds)
     total = memory(model.device).total
     return GPUSpec(
         name=name, aliases=(), vendor=platform.machine(), arch="cpu" if model.device.type == "cpu" else "", memory_bytes=total,
-        nominal_gb=total / 1e9, bandwidth=bandwidth, bf16=flops, fp8=0.0, int8=0.0, fp4=0.0, sms=1, link="", link_bandwidth=0.0,
+        nominal_gb=total / 1e9, bandwidth=bandwidth, **flops, sms=1, link="", link_bandwidth=0.0,
         gpus_per_node=1, pcie=bandwidth, tdp_watts=0.0, usd_per_hour=0.0, price_source="",
         source=f"bench profile, {time.strftime('%Y-%m-%d')}: the best rates that a timing reached",
         notes="bf16 stands for the type that the model was computed in",
@@ -134,8 +149,8 @@ def _timings(operators: Sequence[OperatorTiming]) -> list:
     from workloads.errors import Place
 
     return [
-        Timing(op, "bf16", "bf16" if op.startswith("attn") else "", shape, seconds * 1e6, "", "", "", "", Place())
-        for op, shape, seconds in operators
+        Timing(op, kind, "bf16" if op.startswith("attn") else "", shape, seconds * 1e6, "", "", "", "", Place())
+        for op, shape, seconds, kind in operators
     ]
 
 
@@ -153,8 +168,8 @@ def write_profile(profile: Profile, model: Model, folder: Path, *, overwrite: bo
         with (partial / KERNELS).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, _COLUMNS)
             writer.writeheader()
-            for op, shape, seconds in profile.operators:
-                writer.writerow({"op": op, "dtype": "bf16", **shape, "us": f"{seconds * 1e6:.4g}", **about})
+            for op, shape, seconds, kind in profile.operators:
+                writer.writerow({"op": op, "dtype": kind, **shape, "us": f"{seconds * 1e6:.4g}", **about})
         (partial / GPU).write_text(_gpu_text(profile.gpu), "utf-8")
         head = f"# What steps take beside their operators; median error on the steps it was fitted to: {profile.error:.1%}\n"
         sections = {name: getattr(profile.constants, name) for name in ("elementwise", "host", "front_end")}

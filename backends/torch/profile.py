@@ -12,13 +12,15 @@ import numpy as np
 import torch
 
 from backends.model.model import Model
-from backends.model.parameters import Experts
+from backends.model.parameters import Experts, Linear
 from backends.ops.base import Dense, PackedBatch
+from backends.quantization.experts import quantized_experts
 from backends.torch.build import make_torch_engine
 from backends.torch.executor import TorchExecutor
 from backends.torch.pack import bare_batch
 from backends.torch.pool import KVPool
 from sim.config import EngineConfig, KVConfig, SchedulerConfig
+from sim.quantization import load_weight_mode
 from workloads.traffic import Request, Span, private_content
 
 _BUDGET, _LEAST, _MOST = 0.05, 3, 200  # seconds for one timing, and repetitions of it
@@ -30,11 +32,15 @@ Tell = Callable[[int, int], None]
 
 
 class OperatorTiming(NamedTuple):
-    """One call of an operator: its name and shape as `sim.cost.timings` has them, and the median of its seconds."""
+    """One call of an operator: its name and shape as `sim.cost.timings` has them, and the median of its seconds.
+
+    `kind`: what is multiplied, by the cost model's names; `bf16` stands for the model's own type.
+    """
 
     op: str
     shape: dict[str, int]
     seconds: float
+    kind: str = "bf16"
 
 
 class StepTiming(NamedTuple):
@@ -72,10 +78,10 @@ def time_operators(model: Model, grid: Grid, tell: Tell | None = None) -> list[O
     """Every operator that the cost model prices by shape, at every size of the grid that does not take too long."""
     found: list[OperatorTiming] = []
     series = [*_linears(model, grid), *_attention(model, grid)]
-    for number, (op, calls) in enumerate(series):
+    for number, (op, kind, calls) in enumerate(series):
         for shape, call in calls:
             seconds = _median(call, model.device)
-            found.append(OperatorTiming(op, shape, seconds))
+            found.append(OperatorTiming(op, shape, seconds, kind))
             if seconds > _LONGEST_CALL:
                 break
         if tell is not None:
@@ -103,25 +109,41 @@ def _median(call: Callable[[], object], device: torch.device) -> float:
 Calls = Iterator[tuple[dict[str, int], Callable[[], object]]]
 
 
-def _linears(model: Model, grid: Grid) -> Iterator[tuple[str, Calls]]:
-    """Linear layers by shape. Calls go round all layers of a shape, as a step does, so that no cache holds their weights."""
+def kind_of(layer: Linear) -> str:
+    """What a linear layer multiplies, by the cost model's names: of mixed ones, what most of it is in."""
+    if isinstance(layer, Dense):
+        return "bf16"
+    mode = load_weight_mode(layer.mode)
+    if mode.weight_only:
+        return "w8a16" if mode.bits == 8 else "w4a16"
+    return "fp8-block" if mode.compute == "fp8" and mode.group < -1 else mode.compute
+
+
+def _linears(model: Model, grid: Grid) -> Iterator[tuple[str, str, Calls]]:
+    """Linear layers by kind and shape. Calls go round all layers of a shape, as a step does, so that no cache holds their
+    weights."""
     weights = model.parameters
-    dense: dict[tuple[int, ...], list[Dense]] = {}
+    dense: dict[tuple, list[Linear]] = {}
     experts = [layer.mlp for layer in weights.layers if isinstance(layer.mlp, Experts)]
     for layer in weights.layers:
         mlp = [layer.mlp.router] if isinstance(layer.mlp, Experts) else [layer.mlp.gate_up, layer.mlp.down]
         for each in (layer.qkv, layer.out, *mlp):
-            dense.setdefault(tuple(each.weight.shape), []).append(each)
-    for each in dense.values():
-        yield "gemm", _dense_calls(model, each, grid, model.operators.linear)
-    if weights.head.weight.shape not in dense:
-        yield "gemm", _dense_calls(model, [weights.head], grid, model.operators.logits)
+            dense.setdefault((kind_of(each), *_shape(each)), []).append(each)
+    for (kind, *_), each in dense.items():
+        yield "gemm", kind, _dense_calls(model, each, grid, model.operators.linear)
+    if ("bf16", *_shape(weights.head)) not in dense:
+        yield "gemm", "bf16", _dense_calls(model, [weights.head], grid, model.operators.logits)
     if experts:
-        yield "moe", _expert_calls(model, experts, grid)
+        down = experts[0].down
+        yield "moe", kind_of(down[0]) if isinstance(down, tuple) else "bf16", _expert_calls(model, experts, grid)
 
 
-def _dense_calls(model: Model, layers: list[Dense], grid: Grid, run: Callable) -> Calls:
-    n, k = layers[0].weight.shape
+def _shape(layer: Linear) -> tuple[int, int]:
+    return tuple(layer.weight.shape) if isinstance(layer, Dense) else (layer.outputs, layer.inputs)
+
+
+def _dense_calls(model: Model, layers: list[Linear], grid: Grid, run: Callable) -> Calls:
+    n, k = _shape(layers[0])
     for m in grid.tokens:
         x = torch.randn(m, k, dtype=model.dtype, device=model.device)
         turn = cycle(layers)
@@ -140,18 +162,20 @@ def _expert_calls(model: Model, layers: list[Experts], grid: Grid) -> Calls:
 
         def call(x=x, turn=cycle(layers)) -> object:
             mlp = next(turn)
+            if isinstance(mlp.down, tuple):
+                return quantized_experts(ops, x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
             return ops.experts(x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
 
         yield shape, call
 
 
-def _attention(model: Model, grid: Grid) -> Iterator[tuple[str, Calls]]:
+def _attention(model: Model, grid: Grid) -> Iterator[tuple[str, str, Calls]]:
     for batch in grid.batches:
-        yield "attn_decode", _attention_calls(model, batch, [n for n in grid.lengths if n > 1], decode=True)
+        yield "attn_decode", "bf16", _attention_calls(model, batch, [n for n in grid.lengths if n > 1], decode=True)
     for batch in [b for b in grid.batches if b <= 8]:
         lengths = [n for n in grid.lengths if n * batch <= 2 * grid.tokens[-1]]
         if lengths:
-            yield "attn_prefill", _attention_calls(model, batch, lengths, decode=False)
+            yield "attn_prefill", "bf16", _attention_calls(model, batch, lengths, decode=False)
 
 
 def _attention_calls(model: Model, batch: int, lengths: list[int], decode: bool) -> Calls:

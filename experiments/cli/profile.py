@@ -17,6 +17,9 @@ def profile(
     backend: Annotated[str, typer.Option(metavar="NAME", help="torch or triton.")] = "torch",
     load: Annotated[str, typer.Option(metavar="auto|dummy", help="dummy makes weights up.")] = "auto",
     dtype: Annotated[str, typer.Option(metavar="NAME", help="bf16, fp16, fp32 or auto.")] = "auto",
+    quantization: Annotated[
+        str, typer.Option(metavar="NAME", help="Of weights that are made up; else the checkpoint's.")
+    ] = "auto",
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda or auto.")] = "auto",
     tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Most tokens of a step.")] = 512,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most sequences that decode together.")] = 16,
@@ -34,6 +37,7 @@ def profile(
     Examples:
       bench profile --model models/smollm2 -o table
       bench profile --model config.json --load dummy --tokens 2048 --batch 64 -o table
+      bench profile --model config.json --load dummy --quantization awq-int4 -o table-w4
     """
     from backends.extra import need_torch
     from workloads.folders import check_replaceable
@@ -51,7 +55,14 @@ def profile(
 
     where = pick_device(device)
     operators = make_operators(backend, where)
-    loaded = load_model(find_source(model, load), device=where, dtype=dtype, load=load, operators=operators)
+    loaded = load_model(
+        find_source(model, load),
+        device=where,
+        dtype=dtype,
+        load=load,
+        operators=operators,
+        quantization=quantization,
+    )
     length = min(length, loaded.architecture.spec.max_position)
     grid = Grid.up_to(tokens, batch, length)
     with Progress("timing operators", enabled=not (json or quiet)) as progress:

@@ -107,6 +107,42 @@ def test_prices_follow_the_table(measured) -> None:
     assert parts["qkv_proj"].seconds == pytest.approx(layers * timings["gemm", 2, 384, 64] * 1e-6, rel=1e-3)
 
 
+@pytest.mark.parametrize(("mode", "kind"), [("gptq-int4", "w4a16"), ("int8-w8a8", "int8"), ("fp8-block", "fp8-block")])
+def test_quantized_layers_are_timed_as_what_they_multiply(measured, tmp_path: Path, mode: str, kind: str) -> None:
+    """And priced so: the simulator finds them under the mode's own name."""
+    from simulate import workload
+
+    from experiments import runner
+
+    model = measured[0]
+    command = [
+        "profile",
+        "--model",
+        str(model),
+        "--load",
+        "dummy",
+        "--quantization",
+        mode,
+        "-o",
+        str(tmp_path / "table"),
+    ]
+    sizes = ["--tokens", "4", "--batch", "2", "--length", "16", "--device", "cpu", "--json"]
+    done = CliRunner().invoke(app, [*command, *sizes])
+    assert done.exit_code == 0, done.output
+    gemms = [each for each in read_timings(tmp_path / "table" / "kernels.csv") if each.op == "gemm"]
+    assert {(each.dtype, each.shape["n"]) for each in gemms} == {(kind, 384), (kind, 64), (kind, 320), ("bf16", 512)}
+    device = load_gpu(str(tmp_path / "table" / "gpu.toml"))
+    assert (device.int8 > 0) == (kind == "int8") and (device.fp8 > 0) == (kind == "fp8-block") and device.bf16 > 0
+    changes = in_simulation(model, tmp_path / "table") | {"engine.quantization": mode}
+    parts = {
+        each.name: each for each in runner.resolve(workload(changes, WORKLOAD)).cost.explain(StepShape(2, 20, (), 2))
+    }
+    timings = {(each.dtype, *each.size): each.us for each in gemms}
+    assert "kernels.csv" in parts["qkv_proj"].source
+    spent = parts["qkv_proj"].seconds + (parts["qkv_proj_quantize"].seconds if "qkv_proj_quantize" in parts else 0.0)
+    assert spent == pytest.approx(2 * timings[kind, 2, 384, 64] * 1e-6, rel=1e-3), "inputs are quantized within the time"
+
+
 def test_a_device_of_ones_own_is_checked(tmp_path: Path, measured) -> None:
     good = (measured[1] / "gpu.toml").read_text("utf-8")
     for text, words in (
