@@ -29,13 +29,14 @@ KINDS = ["fp8-e4m3", "fp8-e5m2", "int8"]
 CPU = torch.device("cpu")
 
 
-def there_and_back(x: torch.Tensor, kind: str) -> torch.Tensor:
+def there_and_back(x: torch.Tensor, kind: str, scale: float = 1.0) -> torch.Tensor:
     """Heads [..., dim] as they are read back; written here by other means than the operators'."""
     if kind == "int8":
-        scale = (x.double().abs().amax(-1, keepdim=True) / 127).clamp(min=2.0**-14).half().double()
-        return (torch.div(x.double(), scale).round().clamp(-127, 127) * scale).float()
+        step = (x.double().abs().amax(-1, keepdim=True) / 127).clamp(min=2.0**-14).half().double()
+        return (torch.div(x.double(), step).round().clamp(-127, 127) * step).float()
     dtype = {"fp8-e4m3": torch.float8_e4m3fn, "fp8-e5m2": torch.float8_e5m2}[kind]
-    return x.clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max).to(dtype).float()
+    most = torch.finfo(dtype).max
+    return (x / scale).clamp(-most, most).to(dtype).float() * scale
 
 
 class Oracle(ReferenceOperators):
@@ -46,9 +47,9 @@ class Oracle(ReferenceOperators):
 
     def rope_and_cache(self, q, k, v, rotary, k_pages, v_pages, slots, *, kv_scales=(1.0, 1.0)):
         q = super().rope_and_cache(q, k, v, rotary, k_pages, v_pages, slots)
-        for pages in (k_pages, v_pages):
+        for pages, scale in zip((k_pages, v_pages), kv_scales, strict=True):
             flat = pages.flatten(0, 1)
-            flat[slots] = there_and_back(flat[slots], self.kind)
+            flat[slots] = there_and_back(flat[slots], self.kind, scale)
         return q
 
 
@@ -118,6 +119,18 @@ def test_served_tokens_are_those_of_dequantised_keys_and_values(model, kind, all
     assert slabs or served.preemptions
     assert not swap or (served.swaps and served.copies)
     check_all(served, model, kind)
+
+
+def test_scales_of_the_checkpoint_divide_keys_and_values_in_fp8(model) -> None:
+    """Layer by layer; here so unfit that what they do is seen."""
+    weights = model.parameters
+    layers = (replace(each, kv_scales=(0.003, 3.0)) for each in weights.layers)
+    scaled = Model(model.architecture, replace(weights, layers=tuple(layers)), model.operators)
+    config = engine_config(dtype="fp8", max_num_seqs=4, max_num_batched_tokens=24)
+    found = [Served(each, traffic_of([{"prompt": 30, "output": 8}]), config) for each in (scaled, model)]
+    check_all(found[0], scaled, "fp8-e4m3")
+    first = [each.logits[0, 0, 30] for each in found]
+    assert (first[0] - first[1]).abs().max() > 0.05
 
 
 def test_the_oracle_of_another_type_says_something_else(model) -> None:
