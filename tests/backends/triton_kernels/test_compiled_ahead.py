@@ -61,3 +61,27 @@ def test_the_compiler_refuses_e4m3_before_ada_and_e5m2_is_not() -> None:
     refused, accepted = compiled("sm_80", "sm_90", *names).values()
     assert "fp8e4nv not supported" in refused["refused"]
     assert not accepted["refused"] and accepted["matrix"] == "mma"
+
+
+@pytest.mark.slow
+def test_products_with_packed_weights_for_hopper() -> None:
+    few, many = (
+        "expand_kernel: bf16, int4, groups of 128, 1 tokens",
+        "expand_kernel: bf16, int4, groups of 128, 4096 tokens",
+    )
+    codes, blocks = "scaled_kernel: bf16, int8, W8A8, 4096 tokens", "scaled_kernel: bf16, fp8, blocks of 128, 64 tokens"
+    table, floats = "expand_kernel: bf16, table of 16, 64 tokens", "expand_kernel: bf16, nvfp4, 1 tokens"
+    found = compiled("sm_90", "sm_90", few, many, codes, blocks, table, floats)
+    for name, result in found.items():
+        assert not result["refused"] and result["spilled"] == 0, (name, result)
+    assert found[few]["matrix"] == found[floats]["matrix"] == "mma"
+    assert all(found[name]["matrix"] == "wgmma" for name in (many, codes, blocks, table))
+
+
+@pytest.mark.slow
+def test_the_compiler_refuses_fp8_codes_before_ada_and_4_bit_floats_are_not() -> None:
+    refused, accepted = compiled(
+        "sm_80", "sm_90", "scaled_kernel: bf16, fp8, a channel, 1 tokens", "expand_kernel: bf16, nvfp4, 1 tokens"
+    ).values()
+    assert "fp8e4nv not supported" in refused["refused"]
+    assert not accepted["refused"] and accepted["matrix"] == "mma"
