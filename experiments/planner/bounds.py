@@ -86,7 +86,7 @@ def _statistic(values: np.ndarray, limit: Limit) -> int:
 def first_token(resolved: Resolved, tokens: int) -> float:
     """Seconds from sending a prompt of so many tokens to its first token, on an idle engine."""
     front, budget = resolved.cost.front_end, resolved.engine.scheduler.max_num_batched_tokens
-    seconds, done = front.base + front.input_token * tokens + front.token_seconds, 0
+    seconds, done = front.request_seconds(tokens) + front.token_seconds, 0
     while done < tokens:
         new = min(budget, tokens - done)
         seconds += resolved.cost.step_seconds(StepShape(0, 0, ((new, done),), int(done + new == tokens)))
