@@ -28,7 +28,7 @@ from sim.cost.operators import (
     Wait,
 )
 from sim.hardware.gpu import GPUSpec
-from sim.hardware.links import LINKS
+from sim.hardware.links import LINKS, through_host
 from sim.models.linears import Linear, expert_tensor_ways, lm_head
 from sim.models.spec import ModelSpec
 from sim.quantization.kv import KVMode, kv_mode_for
@@ -90,7 +90,7 @@ class Assembler:
         parallel = config.parallel
         model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert, parallel.data)
         self.model, self.gpu, self.constants, self.table, self.skew = model, gpu, constants, table, skew
-        self.tp, self.pp, self.ep = parallel.tensor, parallel.pipeline, parallel.expert
+        self.tp, self.pp, self.ep, self.depth = parallel.tensor, parallel.pipeline, parallel.expert, config.depth
         self.mode, note = weight_mode_for(config.quantization, model).on(gpu)
         self.kv: KVMode = kv_mode_for(config.kv.dtype, model.dtype)
         unsure = outside(model, gpu, config, self.mode, table is not None or calibrated(constants))
@@ -263,10 +263,11 @@ class Assembler:
         return per_layer * self.model.layers + 1 - (self.model.moe_layers if self._spread else 0)
 
     def _fuses_norms(self) -> bool:
-        """Whether the norm after an all-reduce is a part of its kernel: TensorRT-LLM's fused all-reduce (docs, performance
-        features), and FlashInfer's, which SGLang switches on by itself on Blackwell (server_args.py)."""
+        """Whether the norm after an all-reduce is a part of its kernel: so in TensorRT-LLM's PyTorch runtime (its C++ runtime,
+        of depth 1, makes it an option), and with FlashInfer's, which SGLang switches on by itself on Blackwell
+        (server_args.py)."""
         engine = self.constants.engine
-        return engine == "tensorrt-llm" or (engine == "sglang" and self.gpu.arch == "blackwell")
+        return (engine == "tensorrt-llm" and self.depth > 1) or (engine == "sglang" and self.gpu.arch == "blackwell")
 
     def _collectives(self) -> list[Placed]:
         model, placed = self.model, []
@@ -298,9 +299,11 @@ class Assembler:
         degrees = sorted(map(int, table))
         degree = next((d for d in degrees if d >= self.tp), degrees[-1])
         self._unsure("all_reduce", table[str(degree)])
-        if not self.gpu.has_fast_link:
+        link = self.gpu.group_link(self.tp)
+        if link.name == "pcie":
             self.uncertainty["all_reduce"] = THROUGH_HOST
-        analytic = AllReduce(table[str(degree)], self.gpu.group_link(self.tp), self.tp, 2.0 * self.model.hidden)
+            link = through_host(link)
+        analytic = AllReduce(table[str(degree)], link, self.tp, 2.0 * self.model.hidden)
         return self.table.all_reduce(analytic, self.tp, 2.0 * self.model.hidden) if self.table else analytic
 
     def _sampling(self) -> list[Placed]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sim.config import EngineConfig
@@ -58,6 +59,8 @@ def analytic_cost(
         )
         graphs = graph_sizes(engine, gpu, config)
     front_end = FrontEnd.of(constants.front_end)
+    if engine == "tensorrt-llm" and host_section(config, engine, constants) == "host_v0":
+        front_end = replace(front_end, output_work=0.0)  # Triton's server, which streams without Python
     return AnalyticCost(
         operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm"
     )  # fmt: skip

@@ -102,7 +102,8 @@ class AllReduceConstants:
 @dataclass(frozen=True, slots=True)
 class MoEConstants:
     """A whole expert layer: routing, both grouped GEMMs and the sum. `expert_us` is paid by every expert touched, which
-    computes `pad` rows too many; rows of other GPUs' tokens cost a share `passing` of streaming one's own."""
+    computes `pad` rows too many; rows of other GPUs' tokens cost a share `passing` of streaming one's own. `operations`: of
+    the framework, where no CUDA graph holds them (choosing, quantising, the fused kernels, summing)."""
 
     compute: float
     bandwidth: float
@@ -113,6 +114,7 @@ class MoEConstants:
     source: str
     pad: float = 0.0
     passing: float = 0.0
+    operations: float = 4.0
     error: float = 0.0
 
 

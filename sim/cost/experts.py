@@ -62,8 +62,6 @@ class GroupedGemm:
     filled up), and what is done to rows of other ranks' tokens (sorting, activation, summing) costs a share `passing`.
     """
 
-    launches = 4  # choosing, quantising, the fused kernels, summing
-
     def __init__(
         self, constants: MoEConstants, gpu: GPUSpec, compute: str, *, experts: float, local: float, chosen: float,
         hidden: float, up: float, down: float, expert_bytes: float, activation_bytes: float, tokens_factor: float = 1.0,
@@ -74,6 +72,7 @@ class GroupedGemm:
         `skew` of the routing.
         """
         self.source = f"{constants.source}; tokens choose experts by a power law of exponent {skew:g}"
+        self.launches = round(constants.operations)
         self.routing, self._factor = Routing(experts, local, chosen, skew), tokens_factor
         self._expert, self._pad, self._passing = expert_bytes, constants.pad, constants.passing
         rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth

@@ -78,7 +78,11 @@ class _Scale:
 
 def constants_names(section: Any) -> tuple[str, ...]:
     """Names of the numbers in a section of constants."""
-    return tuple(f.name for f in fields(section) if isinstance(getattr(section, f.name), float) and f.name != "error")
+    return tuple(
+        f.name
+        for f in fields(section)
+        if isinstance(getattr(section, f.name), float) and f.name not in ("error", "operations")
+    )
 
 
 def log_errors(

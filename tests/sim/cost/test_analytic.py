@@ -133,9 +133,10 @@ def test_lines_are_continuous_and_rise(cost, rows, at):
 
 @given(costs, st.integers(1, 512), st.integers(1, 2_000_000))
 def test_a_line_is_close_to_the_operators(cost, rows, context):
+    """But for the corner where a step stops waiting for its launches, which a line cuts."""
     gpu, _ = cost.device_seconds(cost.decode_sizes(rows, context))
     direct = gpu + cost.host.visible(gpu, rows)
-    assert cost.step_seconds(StepShape(rows, context, sampled=rows)) == pytest.approx(direct, rel=0.01)
+    assert cost.step_seconds(StepShape(rows, context, sampled=rows)) == pytest.approx(direct, rel=0.02)
 
 
 @given(costs, rows_and_context, st.integers(1, 200), st.integers(0, 500))
@@ -376,3 +377,31 @@ def test_every_operator_has_provenance():
         shape = StepShape(4, 4000, ((100, 0),), 5, swapped_tokens=10)
         explained = {op.name.removesuffix("_windowed") for op in cost.explain(shape)} - {"kernel_launch"}
         assert explained <= set(sources)
+
+
+def test_operations_are_launched_one_by_one_outside_graphs():
+    """Few tokens or many: a step with prompts takes as long as its operations take to launch, where they run quickly."""
+    short, longer = (StepShape(0, 0, ((tokens, 0),), 1) for tokens in (600, 700))
+    cost = cost_of(preset="tensorrt-llm", host="tensorrt-llm", depth=2, parallel=ParallelConfig(tensor=8))
+    assert cost.step_seconds(short) == pytest.approx(cost.step_seconds(longer), rel=1e-9)
+    operations = {op.name: op for op in cost.explain(short)}["kernel_launch"]
+    assert operations.seconds > 0 and operations.count == cost.operators.launches
+    compiled = cost_of(preset="vllm", host="vllm", depth=2, parallel=ParallelConfig(tensor=8))
+    assert compiled.step_seconds(short) < cost.step_seconds(short)
+
+
+def test_without_graphs_decoding_waits_for_launches():
+    captured, eager = (cost_of(preset="vllm", host="vllm", depth=1, cuda_graphs=on) for on in (True, False))
+    assert eager.step_seconds(decode(1, 500)) > captured.step_seconds(decode(1, 500))
+    assert (
+        eager.step_seconds(decode(3, 500)) <= captured.step_seconds(decode(8, 500)) + eager.operators.launches * 40e-6
+    )
+
+
+def test_collectives_without_a_link_go_through_the_host():
+    config = ParallelConfig(tensor=2)
+    slow, fast = (
+        {op.name: op for op in cost_of(gpu=gpu, parallel=config).explain(decode(64, 500))}["all_reduce"].seconds
+        for gpu in ("l40s", "h100-sxm")
+    )
+    assert slow > 5 * fast

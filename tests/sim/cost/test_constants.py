@@ -108,3 +108,10 @@ def test_a_card_takes_what_was_measured_of_its_architecture():
     assert "on l40s for l4" in load_constants(load_gpu("l4"), "vllm").moe["fp8"].source
     workstation = load_constants(load_gpu("rtx-pro-6000"), "vllm")
     assert "b200" not in workstation.moe["bf16"].source
+
+
+def test_blocks_of_fp8_have_kernels_of_their_own_on_hopper():
+    for engine in ("vllm", "sglang"):
+        assert "DeepGEMM on H800" in load_constants(H100, engine).gemm["fp8-block"].source
+    own = load_constants(H100, "tensorrt-llm").gemm
+    assert own["fp8-block"].compute == own["fp8"].compute and "taken over" in own["fp8-block"].source
