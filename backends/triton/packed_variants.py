@@ -41,6 +41,9 @@ _KINDS = {
     "table of 16, outliers": _Kind("table", 4, scales=None, sparse=True),
     "table of 8": _Kind("table", 3, scales=None),
     "nvfp4": _Kind("fp4", 4, 16, _FP8, outer=True),
+    "nvfp4, W4A4": _Kind(
+        "fp4", 4, 16, _FP8, outer=True, activation=Activation("fp4", 16, torch.empty(1, device="meta"))
+    ),
     "mxfp4": _Kind("fp4", 4, 32, _E8M0),
     "int8, W8A8": _Kind("int", 8, activation=Activation("int8")),
     "fp8, a channel": _Kind("fp8", 8, scales=torch.float32, activation=Activation("fp8")),

@@ -62,13 +62,70 @@ def quantise_kernel(
         tl.store(target, codes_of(x, scale, MOST, codes_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def nearest_e4m3(x):
+    """The nearest E4M3 value, ties to even, of float32 from 0 to 448; by bits, since not every compiler knows the type."""
+    bits = x.to(tl.int32, bitcast=True)
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+    return tl.where(x < 0.015625, rounded(x * 512.0) * 0.001953125, normal)
+
+
+@triton.jit
+def nearest_e2m1(x):
+    """The nearest of ±{0, 0.5, 1, 1.5, 2, 3, 4, 6}; halfway to the one whose last bit is 0; larger ones become 6."""
+    size = tl.abs(x)
+    below = tl.where(size > 0.25, 0.5, 0.0) + tl.where(size >= 0.75, 0.5, 0.0) + tl.where(size > 1.25, 0.5, 0.0)
+    value = below + tl.where(size >= 1.75, 0.5, 0.0) + tl.where(size > 2.5, 1.0, 0.0) + tl.where(size >= 3.5, 1.0, 0.0)
+    value = value + tl.where(size > 5.0, 2.0, 0.0)
+    return tl.where(x < 0, -value, value)
+
+
+@triton.jit
+def emulate_fp4_kernel(
+    x_ptr, outer_ptr, out_ptr, rows, per_row, width, x_row, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    OUTER: tl.constexpr,
+):  # fmt: skip
+    """Groups of SIZE columns as 4-bit floats times their E4M3 scale; without the scale that is above these."""
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    token, first = (row // per_row).to(tl.int64), row % per_row * SIZE
+    inside = (row < rows)[:, None] & (column < SIZE)[None, :] & (first[:, None] + column[None, :] < width)
+    place = token[:, None] * x_row + first[:, None] + column[None, :]
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    outer = tl.zeros([ROWS], tl.float32) + (tl.load(outer_ptr) if OUTER else 1.0)
+    most = tl.div_rn(tl.max(tl.abs(x), axis=1), tl.full([ROWS], 6.0, tl.float32))
+    step = nearest_e4m3(tl.minimum(tl.div_rn(most, outer), 448.0))
+    scale = step * outer
+    divisor = tl.where(scale > 0.0, scale, 1.0)
+    value = nearest_e2m1(tl.div_rn(x, tl.zeros(x.shape, tl.float32) + divisor[:, None])) * step[:, None]
+    target = out_ptr + token[:, None] * width + first[:, None] + column[None, :]
+    tl.store(target, value.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def emulated_fp4(launch: Launcher, x: Tensor, how: Activation) -> tuple[Tensor, Tensor | None]:
+    """`x` [T, K] as 4-bit floats times their scales, which 16 bits hold exactly, and what each token's product is to be
+    multiplied with: [T] float32, or None."""
+    x = rows_last(x)
+    tokens, width = x.shape
+    per_row = triton.cdiv(width, how.group)
+    outer = None if how.scale is None else how.scale.float().reshape(1)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    block = triton.next_power_of_2(how.group)
+    rows = max(1, 2048 // block)
+    launch(
+        emulate_fp4_kernel,
+        (triton.cdiv(tokens * per_row, rows),),
+        (x, x if outer is None else outer, out, tokens * per_row, per_row, width, x.stride(0)),
+        {"SIZE": how.group, "ROWS": rows, "BLOCK": block, "OUTER": outer is not None},
+    )
+    return out, None if outer is None else outer.expand(tokens).contiguous()
+
+
 def quantised_inputs(launch: Launcher, x: Tensor, how: Activation) -> tuple[Tensor, Tensor]:
     """As `backends.quantization.activations.quantise_activation`.
 
-    4-bit floats, and one scale found for the whole tensor, are left to plain torch: the first are emulated in any case, the
-    second needs all of the tensor first.
+    One scale that is found for the whole tensor is left to plain torch. For 4-bit floats see `emulated_fp4`.
     """
-    if how.form == "fp4" or (how.group < 0 and how.scale is None):
+    if how.group < 0 and how.scale is None:
         return quantise_activation(x, how)
     x = rows_last(x)
     tokens, width = x.shape

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from backends.ops.base import Dense
-from backends.quantization.base import Activation, QuantizedLinear, QuantizedWeight, shape_of
+from backends.quantization.base import QuantizedLinear, QuantizedWeight, shape_of
 from backends.triton.launch import Launcher, Target, rows_last
 from backends.triton.quantized.expand import expanded_product
-from backends.triton.quantized.inputs import quantised_inputs
+from backends.triton.quantized.inputs import emulated_fp4, quantised_inputs
 from backends.triton.quantized.scaled import fits, scaled_product
 from workloads.errors import InputError, Place
 
@@ -24,7 +24,7 @@ def packed_linear(launch: Launcher, x: Tensor, layer: QuantizedLinear) -> Tensor
     x = rows_last(x)
     out = torch.empty(len(x), layer.outputs, dtype=x.dtype, device=x.device)
     first = 0
-    known: dict[int, tuple[Tensor, Tensor]] = {}  # parts that read the same quantized inputs share them
+    known: dict[int, tuple[Tensor, Tensor | None]] = {}  # parts that read the same quantized inputs share them
     for part in layer.parts:
         last = first + shape_of(part)[0]
         mine, bias = out[:, first:last], None if layer.bias is None else layer.bias[first:last]
@@ -52,28 +52,24 @@ def check_part(part: QuantizedWeight, target: Target) -> None:
 
 
 def _multiply(
-    launch: Launcher, x: Tensor, part: QuantizedWeight, bias: Tensor | None, out: Tensor, known: dict[int, tuple[Tensor, Tensor]]
+    launch: Launcher, x: Tensor, part: QuantizedWeight, bias: Tensor | None, out: Tensor,
+    known: dict[int, tuple[Tensor, Tensor | None]],
 ) -> None:  # fmt: skip
     how = part.activation
     if how is None:
         expanded_product(launch, x, part, bias, out)
         return
+    if how.form == "fp4":
+        widened, factor = known.get(id(how)) or known.setdefault(id(how), emulated_fp4(launch, x, how))
+        expanded_product(launch, widened, part, bias, out, factor)
+        return
     codes, scales = known.get(id(how)) or known.setdefault(id(how), quantised_inputs(launch, x, how))
     row_group = how.group if scales.shape[1] > 1 else 0
     if how.form == ("int8" if part.form == "int" else part.form) and fits(part, row_group):
         scaled_product(launch, codes, scales, row_group, part, bias, out)
-        return
-    widened, factor = _widened(codes, scales, how, x.dtype)
-    expanded_product(launch, widened, part, bias, out, factor)
-
-
-def _widened(codes: Tensor, scales: Tensor, how: Activation, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Codes as numbers of `dtype`, and what each token's sum is to be multiplied with: exact in 16 bits, where scales of groups
-    have at most four bits of their own under a second level (fp4), rounded where they are float32."""
-    if scales.shape[1] == 1:
-        return codes.to(dtype), scales.expand(len(codes), 1).contiguous()[:, 0]
-    outer = how.scale.float().reshape(1, 1) if how.form == "fp4" and how.scale is not None else None
-    steps = scales if outer is None else scales / outer
-    wide = steps.repeat_interleave(how.group, -1)[:, : codes.shape[1]]
-    factor = None if outer is None else outer.expand(len(codes), 1).contiguous()[:, 0]
-    return (codes.float() * wide).to(dtype), factor
+    elif not row_group:  # codes are exact in 16 bits, and the sum is scaled
+        factor = scales.expand(len(codes), 1).contiguous()[:, 0]
+        expanded_product(launch, codes.to(x.dtype), part, bias, out, factor)
+    else:
+        wide = scales.repeat_interleave(row_group, -1)[:, : codes.shape[1]]
+        expanded_product(launch, (codes.float() * wide).to(x.dtype), part, bias, out)

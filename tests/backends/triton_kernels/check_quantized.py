@@ -16,7 +16,7 @@ from backends.quantization.base import Activation, QuantizedLinear, QuantizedWei
 from backends.quantization.dequantise import dequantise
 from backends.triton.launch import Launcher, Target
 from backends.triton.operators import TritonOperators
-from backends.triton.quantized.inputs import quantised_inputs
+from backends.triton.quantized.inputs import emulated_fp4, quantised_inputs
 from backends.weights.dummy_packed import random_weight
 from sim.quantization import load_weight_mode
 from workloads.errors import InputError
@@ -142,6 +142,27 @@ def test_inputs_are_quantised_as_plain_torch_does(name, dtype) -> None:
     )
     torch.testing.assert_close(scales, theirs, rtol=2e-7, atol=0)
     assert codes.dtype == want.dtype and torch.equal(codes.float(), want.float())
+
+
+@pytest.mark.parametrize("group", [16, 32])
+@pytest.mark.parametrize("outer", [None, 0.01, 3.0])
+def test_inputs_as_4_bit_floats(group, outer) -> None:
+    """Values halfway between two of them, groups of zeros, scales below the normal numbers of E4M3 and above its largest."""
+    how = Activation("fp4", group, None if outer is None else torch.tensor([outer]))
+    x = normal(9, 100) * torch.logspace(-4, 4, 9)[:, None]
+    x[2, :32], x[3, :17] = (
+        0.0,
+        torch.tensor([6, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, -0.25, -0.75, -5, 4.9, 0.26, 6, 6, 6, 6]),
+    )
+    widened, factor = emulated_fp4(OURS._launch, x, how)
+    codes, scales = quantise_activation(x, how)
+    want = codes * scales.repeat_interleave(group, -1)[:, :100]
+    assert (factor is None) == (outer is None)
+    got = widened if factor is None else widened * factor[:, None]
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=0)
+    narrow = emulated_fp4(OURS._launch, x.bfloat16(), how)[0]
+    again = emulated_fp4(OURS._launch, x.bfloat16().float(), how)[0]
+    assert torch.equal(narrow.float(), again), "16 bits hold them"
 
 
 @pytest.mark.parametrize(("mode", "bound"), [
