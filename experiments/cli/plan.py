@@ -97,6 +97,7 @@ def plan(
     from experiments.planner.plan import check_question, make_plan
     from experiments.planner.quality import read_known
     from experiments.planner.question import ask
+    from sim.quantization.quality import measured_file
     from workloads.errors import InputError, Place, unknown_name
 
     if emit is not None and emit not in TARGETS:
@@ -117,7 +118,7 @@ def plan(
         quantizations=quantization or (), kv_dtypes=kv_dtype or (), rate=rate, settings=settings or (), seed=seed,
         requests=requests,
     )  # fmt: skip
-    known = read_known(quality) if quality is not None else None
+    known = read_known(quality if quality is not None else measured_file())
     check_question(question)
     show = not (json or quiet)
     with Progress(f"plan for {question.model.name}", enabled=show) as progress:

@@ -48,7 +48,7 @@ def read_known(path: Path) -> Known:
     modes: dict[str, str] = {}
     for number, row in enumerate(found["rows"]):
         try:
-            if "16" not in row["kv"]:
+            if row["kv"] not in ("fp16", "bf16", "fp32"):
                 continue  # of the KV, not of the weights alone
             modes.setdefault(str(row["weights"]), _words(row))
         except (KeyError, TypeError):
