@@ -66,10 +66,20 @@ class Evaluation:
 
 
 def evaluate(resolved: Resolved, demand: Demand, limits: Sequence[Limit], replicas: int, rows: int) -> Evaluation:
+    """`evaluate_run` without the run."""
+    return evaluate_run(resolved, demand, limits, replicas, rows)[0]
+
+
+def evaluate_run(
+    resolved: Resolved, demand: Demand, limits: Sequence[Limit], replicas: int, rows: int
+) -> tuple[Evaluation, RunData]:
     """Simulate a replica of `replicas`, or several where one gets too few requests for the percentiles.
 
     Args:
         rows: requests to simulate at most of one replica.
+
+    Returns:
+        What it says, and the run of the first replica.
 
     Raises:
         InputError: the traffic is too small for the percentiles asked for.
@@ -82,13 +92,7 @@ def evaluate(resolved: Resolved, demand: Demand, limits: Sequence[Limit], replic
     requests = sum(len(run.requests) for run in runs)
     if requests < fewest:
         raise InputError(f"the traffic has {requests} requests, and the SLO's percentiles need {fewest}")
-    return _judge(resolved, runs, limits, replicas, requests)
-
-
-def replica_run(resolved: Resolved, demand: Demand, replicas: int, rows: int) -> tuple[Resolved, RunData]:
-    """The run of the first replica, and what it was resolved to, for intervals."""
-    part = prepared(resolved, demand, replicas, 0, rows)
-    return part, runner.run(part)
+    return _judge(resolved, runs, limits, replicas, requests), runs[0]
 
 
 def prepared(resolved: Resolved, demand: Demand, replicas: int, which: int, rows: int) -> Resolved:

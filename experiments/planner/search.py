@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from experiments.planner.bounds import Bounds, bounds
 from experiments.planner.candidates import Candidate
-from experiments.planner.evaluate import Evaluation, evaluate, replica_run
+from experiments.planner.evaluate import Evaluation, evaluate, evaluate_run, prepared
 from experiments.planner.question import Question
 from experiments.resolve import Resolved
 from workloads.errors import InputError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FINE = 32
 """Replicas up to which their number is found exactly; beyond, within 3 %."""
-LONGER = 8
+LONGER = 5
 """How many times the requests of the search the last look takes."""
 STAYS = 6
 """Requests simulated of a replica for each that it has in flight, so that it settles."""
@@ -223,30 +223,30 @@ def verify(task: Task) -> Found:
     first = rows_for(task, found.bounds)
     rows = LONGER * first
 
-    def at(replicas: int) -> Evaluation:
-        each = evaluate(engine, demand, question.limits, replicas, rows)
+    def at(replicas: int) -> tuple[Evaluation, RunData]:
+        each, run = evaluate_run(engine, demand, question.limits, replicas, rows)
         found.tried[replicas] = each.meets
-        return each
+        return each, run
 
-    found.verified, found.at = True, at(count)
+    found.verified = True
+    found.at, run = at(count)
     while found.at.meets and count > 1 and len(demand.traffic) / count > first and not task.why:
-        fewer = at(count - 1)
+        fewer, its_run = at(count - 1)
         if not fewer.meets:
             found.below = fewer
             break
-        found.at, count = fewer, count - 1
+        found.at, run, count = fewer, its_run, count - 1
     good = found.at.meets
     found.stage, found.reason, found.replicas = (MEETS, "", count) if good else (SIMULATED, found.at.reason, 0)
-    _add_ranges(found, question, replica_run(engine, demand, count, rows))
+    _add_ranges(found, question, prepared(engine, demand, count, 0, rows), run)
     return found
 
 
-def _add_ranges(found: Found, question: Question, run: tuple[Resolved, RunData]) -> None:
+def _add_ranges(found: Found, question: Question, part: Resolved, data: RunData) -> None:
     """The 80 % ranges of the figures."""
     from experiments.intervals import add_spread
     from reports.metrics import summarize
 
-    part, data = run
     summary = summarize(data)
     add_spread(part, data, summary)
     ends = (summary.get("interval") or {}).get("figures") or {}

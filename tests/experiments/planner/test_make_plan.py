@@ -30,6 +30,7 @@ def ask(question: Callable[..., Question]) -> Callable[..., Question]:
     return lambda **options: question(**({"gpus": ["h100", "l40s"], "prices": PRICES, "max_gpus": 6} | options))
 
 
+@pytest.mark.slow
 def test_nothing_cheaper_meets_the_slo(ask: Callable[..., Question]) -> None:
     """Against every candidate with every number of replicas, without bounds or bisection."""
     asked = ask(quantizations=["none", "fp8"], max_gpus=4)
@@ -64,10 +65,13 @@ def test_the_plan_holds_in_a_run_of_its_own(ask: Callable[..., Question]) -> Non
         traffic = workload.traffic.model_copy(update={"synthetic": split})
         data = runner.run(runner.resolve(workload.model_copy(update={"traffic": traffic, "seed": 11})))
         summary = summarize(data, with_intervals=False)
-        met = all(summary[limit.key] <= limit.seconds * 1e3 for limit in asked.limits)
-        assert (met and summary["saturation"]["label"] != "overloaded") == good, (replicas, summary["p95_ttft_ms"])
+        worst = max(summary[limit.key] / (limit.seconds * 1e3) for limit in asked.limits)
+        overloaded = summary["saturation"]["label"] == "overloaded"
+        # other requests than the plan's, so within what chance does to a p95
+        assert (worst < 1.15 and not overloaded) if good else (worst > 0.87 or overloaded), (replicas, worst)
 
 
+@pytest.mark.slow
 def test_it_does_not_depend_on_who_is_quicker(ask: Callable[..., Question]) -> None:
     asked = ask(gpus=["h100"], prices=["h100=3"])
     alone, many = make_plan(asked), make_plan(asked, workers=2)
@@ -107,6 +111,7 @@ def test_how_sure_it_is(ask: Callable[..., Question]) -> None:
     assert plan.margin == pytest.approx(1 - best.at.worst) and plan.margin >= 0
 
 
+@pytest.mark.slow
 def test_quantized_weights_stand_beside_plain_ones(ask: Callable[..., Question]) -> None:
     """What the model ships in wins where it costs no more; else both are told."""
     plan = make_plan(
@@ -133,11 +138,16 @@ def test_nothing_found_says_what_would_have_to_change(ask: Callable[..., Questio
 
 
 def test_looser_limits_as_advised_are_met(ask: Callable[..., Question]) -> None:
-    tight = ask(slo="tpot_p95=8ms", gpus=["h100"], prices=[], max_gpus=1, rate=20.0)
-    plan = make_plan(tight)
+    few = {"gpus": ["h100"], "prices": [], "max_gpus": 1, "rate": 20.0}
+    asked = ask(**few)
+    (each,) = candidates(asked)
+    engine = resolved(asked, each, longest_request(asked))
+    takes = evaluate(engine, asked.demand(), asked.limits, 1, 600).figures["p95_tpot_ms"]
+    plan = make_plan(ask(slo=f"tpot_p95={0.88 * takes:.3f}ms", **few))
+    assert plan.best is None and plan.closest.at is not None
     (told,) = [sentence for sentence in plan.advice if "looser SLO" in sentence]
     looser = told.split(": ")[1].split(" ")[0]
-    assert make_plan(ask(slo=looser, gpus=["h100"], prices=[], max_gpus=1, rate=20.0)).best is not None
+    assert make_plan(ask(slo=looser, **few)).best is not None
 
 
 def test_engines_are_set_up_for_the_longest_request(ask: Callable[..., Question]) -> None:
