@@ -29,7 +29,9 @@ def packed_linear(launch: Launcher, x: Tensor, layer: QuantizedLinear) -> Tensor
         last = first + shape_of(part)[0]
         mine, bias = out[:, first:last], None if layer.bias is None else layer.bias[first:last]
         if isinstance(part, Dense):
-            mine.copy_(F.linear(x, part.weight, part.bias if bias is None else bias))
+            mine.copy_(F.linear(x, part.weight, part.bias))
+            if bias is not None:
+                mine += bias
         else:
             check_part(part, launch.target)
             _multiply(launch, x, part, bias, mine, known)

@@ -12,7 +12,9 @@ pytest.importorskip("transformers")
 
 from real_engine import Served, check_all, engine_config, traffic_of  # noqa: E402
 
-from backends.torch.graphs import row_sizes  # noqa: E402
+from backends.torch.graphs import DecodeGraphs, row_sizes  # noqa: E402
+from backends.torch.places import Places  # noqa: E402
+from backends.torch.pool import KVPool  # noqa: E402
 from backends.weights.load import load_model  # noqa: E402
 from backends.weights.tiny import make_tiny  # noqa: E402
 from workloads.traffic import Span  # noqa: E402
@@ -114,6 +116,36 @@ def test_steps_too_large_to_be_recorded_run_as_they_are(model, folder) -> None:
     graphs = served.executor.graphs
     largest = graphs.rows(1) and max(row_sizes(served.engine.config.scheduler.max_num_seqs))
     assert graphs.rows(largest) == largest and graphs.rows(largest + 1) == 0
+
+
+@pytest.mark.parametrize(("rows", "longest", "count"), [(8, 64, 4), (4, 4000, 6), (1, 64, 1)])
+def test_memory_of_records_is_estimated_from_the_first_two(model, rows, longest, count) -> None:
+    """The first brings what all share, each of the others as much as the second; what shrinks meanwhile counts as nothing."""
+
+    def estimated(*marks: int) -> int:
+        pool, places = (
+            KVPool(model.architecture.spec, 1, 16, model.dtype, model.device),
+            Places(model.device, 0, rows + 1, 256),
+        )
+        graphs, told = DecodeGraphs(model, pool, places, rows, Recording()), iter(marks)
+        found = graphs.estimate(longest, lambda: next(told))
+        assert graphs.recorded == min(count, 2)
+        return found
+
+    assert estimated(100, 600, 650) == 500 + 50 * (count - 1)
+    assert estimated(100, 600, 600) == estimated(100, 600, 580) == 500
+
+
+def test_logits_of_all_records_share_their_memory(model) -> None:
+    """They are read before the next step is replayed, and would be gigabytes for a wide vocabulary."""
+    seen = set()
+
+    def look(served: Served, plans: int) -> None:
+        seen.update(graph.replay().data_ptr() for graph in served.executor.graphs._graphs.values())
+
+    rows = [{"prompt": 9, "output": 20, "at": 2 * i} for i in range(5)]
+    served = Served(model, traffic_of(rows), engine_config(max_num_seqs=5), max_len=64, capture=Recording(), after=look)
+    assert served.executor.graphs.recorded > 2 and len(seen) == 1
 
 
 def test_nothing_is_recorded_on_a_cpu_unless_asked_for(model) -> None:
