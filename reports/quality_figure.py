@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ def figure(quality: Quality) -> Any:
     from matplotlib.figure import Figure
 
     rows = [row for row in quality.rows if row.divergence.value > 0]
-    drawn = Figure(figsize=(11, 4.8), layout="constrained")
+    drawn = Figure(figsize=(12, max(4.8, 0.26 * len(rows))), layout="constrained")
     panels = (
         ("bits per weight (linear layers, scales included)", lambda row: row.bits_per_weight),
         ("decode tokens/s, one sequence, on the machine named", lambda row: row.decode_tokens_per_s),
@@ -31,7 +32,10 @@ def figure(quality: Quality) -> Any:
         axes.set_ylabel("KL divergence from the reference, nats per token")
         axes.set_yscale("log")
         axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-        axes.margins(x=0.18, y=0.08)
+        if number == 0:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+        axes.margins(x=0.1, y=0.08)
         _names(axes, [(along(row), row.divergence.value, row.mode) for row in rows])
     drawn.suptitle(f"{quality.model}: {quality.tokens:,} tokens, windows of {quality.window}", fontsize=10)
     return drawn
@@ -45,12 +49,24 @@ def _point(axes: Any, x: float, row: QualityRow) -> None:
 
 
 def _names(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside the points: to the right and to the left by turns, from the top down, so that fewer lie on each other."""
-    for number, (x, y, name) in enumerate(sorted(points, key=lambda point: -point[1])):
-        side = 1 if number % 2 == 0 else -1
+    """Names in a column to the right, in the order of the points and apart from each other, each with a line to its own."""
+    if not points:
+        return
+    ranked = sorted(points, key=lambda point: (point[1], point[0]))
+    low, high = (math.log(limit) for limit in axes.get_ylim())
+    step = min(0.05, 1 / len(ranked))
+    wanted = [(math.log(y) - low) / (high - low) for _, y, _ in ranked]
+    for number in range(1, len(wanted)):
+        wanted[number] = max(wanted[number], wanted[number - 1] + step)
+    over = max(wanted[-1] - 1, 0)
+    for number in reversed(range(len(wanted))):  # what was pushed beyond the top goes down again, and pushes others
+        above = wanted[number + 1] - step if number + 1 < len(wanted) else 1.0
+        wanted[number] = min(wanted[number], above) if over else wanted[number]
+    line = {"arrowstyle": "-", "color": "#aaaaaa", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
+    for (x, y, name), height in zip(ranked, wanted, strict=True):
         axes.annotate(
-            name.replace("$", r"\$"), (x, y), xytext=(7 * side, 0), textcoords="offset points", fontsize=7, va="center",
-            ha="left" if side > 0 else "right",
+            name[-40:].replace("$", r"\$"), (x, y), xytext=(1.03, height), textcoords="axes fraction", fontsize=7.5, va="center",
+            annotation_clip=False, arrowprops=line,
         )  # fmt: skip
 
 
