@@ -132,3 +132,14 @@ def test_moving_keeps_everything() -> None:
     for mode in RUNNABLE:
         weight = made(mode)
         assert torch.equal(dequantise(moved(weight, "cpu")), dequantise(weight))
+
+
+@pytest.mark.parametrize("mode", RUNNABLE)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_no_tokens_zeros_and_large_inputs_give_numbers_of_the_inputs_type(mode, dtype) -> None:
+    layer = QuantizedLinear((made(mode, 24, 64),))
+    assert quantized_linear(torch.zeros(0, 64, dtype=dtype), layer).shape == (0, 24)
+    for value in (0.0, 3e4, -3e4):
+        found = quantized_linear(torch.full((2, 64), value, dtype=dtype), layer)
+        assert found.dtype == dtype and not found.isnan().any()
+        assert value or not found.any()
