@@ -204,14 +204,15 @@ def _sections(
 ) -> dict[str, Any]:
     """Host and front end with what was added; `left`: errors of TPOT and TTFT on loads held out, 0 where there were none."""
     from sim.cost.assemble import check_engine
-    from sim.cost.build import host_section
+    from sim.cost.build import front_end_section, host_section
     from sim.cost.constants import load_constants
 
     own = resolved.workload.cost.build_arguments(resolved.workload.folder).get("constants")
     engine = check_engine(resolved.engine)
     constants = load_constants(resolved.gpu, engine, own)
     section = host_section(resolved.engine, engine, constants)
-    host, front = getattr(constants, section), constants.front_end
+    outside = front_end_section(resolved.engine, engine, constants)
+    host, front = getattr(constants, section), getattr(constants, outside)
     exposed = {tp: round(max(ms + host_ms, 0.0), 4) for tp, ms in host.exposed_ms.items()}
     note = f"calibrated on {loads} loads of a served run of {resolved.model.name} ({resolved.gpu.name})"
     return {
@@ -219,7 +220,7 @@ def _sections(
             host, exposed_ms=exposed, error=round(left[0], 4),
             source=f"{note}: {host_ms:+.3g} ms a step; from {host.source}",
         ),
-        "front_end": replace(
+        outside: replace(
             front, request_ms=round(max(front.request_ms + request_ms, 0.0), 4), error=round(left[1], 4),
             source=f"{note}: {request_ms:+.3g} ms a request; from {front.source}",
         ),

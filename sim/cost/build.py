@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from sim.config import EngineConfig
@@ -58,9 +57,7 @@ def analytic_cost(
             overlapped=config.depth > 1,
         )
         graphs = graph_sizes(engine, gpu, config)
-    front_end = FrontEnd.of(constants.front_end)
-    if engine == "tensorrt-llm" and host_section(config, engine, constants) == "host_v0":
-        front_end = replace(front_end, output_work=0.0)  # Triton's server, which streams without Python
+    front_end = FrontEnd.of(getattr(constants, front_end_section(config, engine, constants)))
     return AnalyticCost(
         operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm"
     )  # fmt: skip
@@ -73,6 +70,12 @@ def host_section(config: EngineConfig, engine: str, constants: Constants) -> str
     """
     old = config.preset.startswith("vllm-v0") if engine == "vllm" else engine == "tensorrt-llm" and config.depth == 1
     return "host_v0" if old and constants.host_v0 is not None else "host"
+
+
+def front_end_section(config: EngineConfig, engine: str, constants: Constants) -> str:
+    """The section of constants with the front end, as `host_section`."""
+    old = host_section(config, engine, constants) == "host_v0" and constants.front_end_v0 is not None
+    return "front_end_v0" if old else "front_end"
 
 
 COST_MODELS: dict[str, CostFactory] = {"analytic": analytic_cost}

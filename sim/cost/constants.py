@@ -198,7 +198,8 @@ class FrontEndConstants:
 class Constants:
     """Everything one (GPU, engine) needs. Sections that come in kinds are dicts by kind.
 
-    `host_v0` is the host of an engine's older generation (vLLM v0), where it was measured.
+    `host_v0` and `front_end_v0` are those of an engine's older generation (vLLM v0, TensorRT-LLM's C++ runtime), where that
+    differs.
     """
 
     engine: str
@@ -214,6 +215,7 @@ class Constants:
     host: HostConstants
     front_end: FrontEndConstants
     host_v0: HostConstants | None = None
+    front_end_v0: FrontEndConstants | None = None
 
 
 _KINDS = {
@@ -223,8 +225,9 @@ _KINDS = {
 _SINGLE = {
     "mla": LatentConstants, "quantize": QuantizeConstants, "elementwise": ElementwiseConstants,
     "host": HostConstants, "host_v0": HostConstants, "front_end": FrontEndConstants,
+    "front_end_v0": FrontEndConstants,
 }  # fmt: skip
-_OF_ENGINE = ("host", "host_v0", "front_end")
+_OF_ENGINE = ("host", "host_v0", "front_end", "front_end_v0")
 
 
 def _section(kind: type, values: Any, file: str, key: str) -> Any:

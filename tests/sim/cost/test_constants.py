@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from sim.config import EngineConfig
+from sim.cost.build import build_cost
 from sim.cost.constants import ENGINES, list_constants, load_constants
 from sim.hardware import list_gpus, load_gpu
+from sim.models import load_model
 from workloads.errors import InputError
 
 H100 = load_gpu("h100")
@@ -115,3 +118,13 @@ def test_blocks_of_fp8_have_kernels_of_their_own_on_hopper():
         assert "DeepGEMM on H800" in load_constants(H100, engine).gemm["fp8-block"].source
     own = load_constants(H100, "tensorrt-llm").gemm
     assert own["fp8-block"].compute == own["fp8"].compute and "taken over" in own["fp8-block"].source
+
+
+def test_the_c_runtime_streams_without_python():
+    """A depth of 1 is TensorRT-LLM's C++ runtime: launches and streams cost it little."""
+    old, new = (
+        build_cost(load_model("Llama-3-8B"), H100, EngineConfig(preset="tensorrt-llm", host="tensorrt-llm", depth=depth))
+        for depth in (1, 2)
+    )
+    assert old.front_end.output_work == 0.0 < new.front_end.output_work
+    assert old.host.launch < new.host.launch / 5
