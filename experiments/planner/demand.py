@@ -102,7 +102,8 @@ def make_demand(
     traffic.validate()
     traffic, left = _fitting(traffic, context)
     if left:
-        notes.append(f"{left:,} requests are longer than the model's context of {context:,} tokens and are left out")
+        are = "request is" if left == 1 else "requests are"
+        notes.append(f"{left:,} {are} longer than the model's context of {context:,} tokens and left out")
     span = float(np.ptp(traffic.arrival[traffic.parent < 0]))
     sessions = int((traffic.parent < 0).sum())
     now = 0.0 if closed or sessions < 2 or span <= 0 else (sessions - 1) / span * len(traffic) / sessions

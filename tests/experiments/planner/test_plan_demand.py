@@ -65,7 +65,7 @@ def test_requests_beyond_the_context_are_left_out_and_told(tmp_path: Path) -> No
     question = ask("llama-3-8b", str(trace), slo="ttft=1s")
     found = question.demand()
     assert found.traffic.input_tokens.tolist() == [10, 20, 30]
-    assert "2 requests are longer than the model's context of 8,192 tokens and are left out" in found.notes
+    assert "2 requests are longer than the model's context of 8,192 tokens and left out" in found.notes
     with pytest.raises(InputError, match="every prompt is longer"):
         make_demand(question.workload, 5)
 
