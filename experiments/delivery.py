@@ -54,6 +54,11 @@ class Delivery:
         """Steps that ended, each with a token for `rows` sequences."""
         busy, free, out = rows * self.work, self._free, self.out
         self.ends.extend(ends)
+        # Steps of a stretch grow longer, so if the first leaves the server idle, all do.
+        if free <= ends[0] and (len(ends) == 1 or 1.000001 * busy < ends[1] - ends[0]):
+            out.extend([end + busy for end in ends])
+            self._free = out[-1]
+            return
         for end in ends:
             free = (free if free > end else end) + busy
             out.append(free)
