@@ -177,3 +177,19 @@ def test_penalties_count_tokens_that_only_the_device_knows(folder: Path, theirs,
     for row in range(2):
         expected = generated(theirs, served.prompts[row], 15, repetition_penalty=1.7, eos_token_id=None)
         assert served.tokens[row, 0] == expected
+
+
+def test_keys_and_values_may_be_kept_in_less(folder: Path) -> None:
+    """Half of the memory or a quarter, and much the same to say; a type that nobody knows is refused."""
+    ids = list(range(30, 60))
+    wide, small = (
+        LLM(folder, max_num_seqs=4, kv_cache_dtype=dtype).generate(
+            [ids], SamplingParams(max_tokens=1, logprobs=5, ignore_eos=True)
+        )[0].outputs[0].logprobs[0]
+        for dtype in ("auto", "int8")
+    )  # fmt: skip
+    shared = wide.keys() & small.keys()
+    assert len(shared) >= 3 and all(abs(wide[token].logprob - small[token].logprob) < 0.05 for token in shared)
+    assert any(wide[token].logprob != small[token].logprob for token in shared)
+    with pytest.raises(InputError, match="unknown KV dtype 'int9'"):
+        LLM(folder, kv_cache_dtype="int9")
