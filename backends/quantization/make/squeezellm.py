@@ -57,15 +57,25 @@ def _quantiles(weight: Tensor, sensitivity: Tensor, bits: int) -> Tensor:
 
 
 def _lloyd(weight: Tensor, sensitivity: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Lloyd's rounds until nothing moves: in a sorted row clusters are stretches, whose sums are differences of running sums."""
+    order = weight.argsort(1)
+    ranked, weights = weight.gather(1, order), sensitivity.gather(1, order).double()
+    mass, total = (_running(each) for each in (weights, weights * ranked))
     for _ in range(ROUNDS):
-        codes = nearest(weight, table)
-        mass = torch.zeros_like(table).scatter_add_(1, codes, sensitivity)
-        total = torch.zeros_like(table).scatter_add_(1, codes, sensitivity * weight)
-        moved = torch.where(mass > 0, total / mass.clamp(min=1e-38), table).sort(1).values
+        edges = ((table[:, 1:] + table[:, :-1]) / 2).contiguous()
+        ends = torch.nn.functional.pad(torch.searchsorted(ranked, edges, right=True), (1, 1))
+        ends[:, -1] = weight.shape[1]
+        held, sums = (each.gather(1, ends).diff(dim=1) for each in (mass, total))
+        moved = torch.where(held > 0, (sums / held.clamp(min=1e-300)).float(), table).sort(1).values
         if torch.equal(moved, table):
             break
         table = moved
     return nearest(weight, table), table
+
+
+def _running(values: Tensor) -> Tensor:
+    """Sums of the first 0, 1, … values of every row."""
+    return torch.nn.functional.pad(values.cumsum(1), (1, 0))
 
 
 def nearest(weight: Tensor, table: Tensor) -> Tensor:
