@@ -96,7 +96,11 @@ def benchmark_action(result: GateResult) -> dict[str, list[dict[str, Any]]]:
         key = {HIGHER: "bigger", LOWER: "smaller"}.get(c.better)
         if key is None or c.after is None:
             continue
-        point: dict[str, Any] = {"name": f"{clean(result.name, 80)}: {c.metric}", "unit": unit(c.metric), "value": c.after}
+        point: dict[str, Any] = {
+            "name": f"{clean(result.name, 80)}: {c.metric}",
+            "unit": unit(c.metric),
+            "value": c.after,
+        }
         if c.low is not None and c.high is not None and c.change is not None:
             point["range"] = f"± {(c.high - c.low) / 2 * abs(c.before):.4g}"
         point["extra"] = f"baseline {c.before:.6g}, allowed {c.tolerance:.2%} worse"
@@ -188,5 +192,3 @@ def _xml(text: str) -> str:
 
 def _md(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", clean(text))
-
-

@@ -288,7 +288,7 @@ def test_ranges_are_below_figures_and_bands_in_curves(points):
     low, high = (number(end) for end in interval_of(summarize(run), "output_throughput"))
     assert f'<div class="range">{low} - {high}</div>' in page
     assert "given the chance in the traffic" in page
-    assert "class=\"band\"" not in render_sweep(points, ["load.rate", "engine.max_num_seqs"])
+    assert 'class="band"' not in render_sweep(points, ["load.rate", "engine.max_num_seqs"])
     ranged = [{"settings": {"load.rate": r}, "summary": summarize(simulated_run(150, r))} for r in (4, 16, 64)]
     page = render_sweep(ranged, ["load.rate"])
     assert page.count('class="band"') == 8  # throughput, three of TTFT, three of TPOT, goodput
