@@ -70,7 +70,8 @@ def _table(data: RunData, s: dict, console: Console) -> Table:
     for section in _sections(data, s):
         table.add_section()
         for name, value, *key in section:
-            cells = (name, value, between(interval_of(s, *key) if key else None)) if wide else (name, value)
+            told_range = between(interval_of(s, *key) if key else None)
+            cells = (name, value, "" if told_range == value else told_range) if wide else (name, value)
             table.add_row(*(Text(_shown(cell, console)) for cell in cells))
     return table
 

@@ -178,7 +178,8 @@ def _sglang(offline: dict, full: dict) -> Verdict:
     return Verdict(
         "SGLang makes 16,200 tokens a second where vLLM makes 12,500 (+29 %); 500 prompts take 54.2 s against 58.9 "
         "s (-8 %)",
-        "article 2; the first after AIMultiple (H100, Llama-3.1-8B, bf16, 1,000 ShareGPT prompts, memory fraction 0.8)",
+        "an analysis of vLLM and TensorRT-LLM; the first after AIMultiple (H100, Llama-3.1-8B, bf16, 1,000 ShareGPT prompts, "
+        "memory fraction 0.8)",
         (
             Check("1,000 prompts at once: SGLang over vLLM", "+29 % (± 10 points)", more(gain), 1.19 <= gain <= 1.39),
             Check("500 prompts: time of SGLang over vLLM's", "−8 % (± 5 points)", more(longer), 0.87 <= longer <= 0.97),
@@ -210,13 +211,13 @@ def _tensorrt(full: dict, declared: dict) -> Verdict:
     return Verdict(
         "TensorRT-LLM is 15 to 30 % faster than vLLM on well-supported models; 180-220 against 120-160 requests a "
         "second",
-        "article 1; article 2",
+        "an overview of serving engines; an analysis of vLLM and TensorRT-LLM",
         (
             *(
                 Check(f"{kind}: requests a second", "+15 to 30 % (± 5 points)", more(rate), inside[kind])
                 for kind, rate in rates.items()
             ),
-            Check("chat: ratio of requests a second as article 2 has it", f"{low:.2f}x to {high:.2f}x", f"{rates['chat']:.2f}x",
+            Check("chat: ratio of requests/s as the analysis has it", f"{low:.2f}x to {high:.2f}x", f"{rates['chat']:.2f}x",
                   low <= rates["chat"] <= high),
         ),
         "Scheduling gives TensorRT-LLM no such lead: "
@@ -234,7 +235,7 @@ def _first(users: dict) -> Verdict:
     grow = {name: values[-1] / values[0] for name, values in ours.items()}
     return Verdict(
         "vLLM's TTFT stays at 50-80 ms as users grow; TensorRT-LLM's is 35-50 ms at low concurrency and scales worse",
-        "article 2 (model and lengths not stated; 256 in and 128 out on average here)",
+        "an analysis of vLLM and TensorRT-LLM (model and lengths not stated; 256 in and 128 out on average here)",
         (
             Check(f"vLLM, {USERS[0]} to {USERS[-1]} users", "50-80 ms", f"{min(vllm):.0f}-{max(vllm):.0f} ms",
                   min(vllm) >= 40 and max(vllm) <= 96),

@@ -78,7 +78,7 @@ def _verdict(runs: dict, off: dict) -> Verdict:
     tails = ("p95 TTFT", "p99 TTFT", "p99 ITL", "p95 E2E")
     return Verdict(
         "synthetic loads mislead where their lengths are not distributed as real ones: measure with your own",
-        "article 1",
+        "an overview of serving engines",
         (
             Check("equal lengths: tails off by more than a fifth", "yes", ", ".join(f"{n} {more(equal[n])}" for n in tails),
                   any(abs(equal[n] - 1) > 0.2 for n in tails)),

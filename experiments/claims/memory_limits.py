@@ -93,7 +93,7 @@ def _verdict(by_fraction: dict, by_length: dict) -> Verdict:
 
     return Verdict(
         "too high a GPU memory fraction or maximum length ends in out-of-memory",
-        "article 1",
+        "an overview of serving engines",
         (
             Check("vLLM's rule: less than 0.5 GiB left over at high fractions", "yes", words(bad["vllm"]), bool(bad["vllm"])),
             Check("SGLang's rule: activations do not fit at high fractions", "yes", words(out["sglang"]), bool(out["sglang"])),

@@ -69,7 +69,7 @@ def _beyond(runs: dict, loads: tuple, rates: list, waits: list, knee: object) ->
     best = loads[good.index(max(good))]
     return Verdict(
         "past the knee more concurrency only adds latency; the operating point is just before it",
-        "article 1",
+        "an overview of serving engines",
         (
             Check("there is a knee in the range", "yes", str(loads[place]) if knee else "no", knee is not None),
             Check("beyond it throughput gains a third at most", "little", more(gain), gain <= 1.34),
@@ -93,7 +93,7 @@ def _together(runs: dict, loads: tuple, rates: list) -> Verdict:
     last = runs[loads[-1]]
     return Verdict(
         "larger batches raise throughput and latency together",
-        "article 1",
+        "an overview of serving engines",
         (
             Check("tokens a second rise at every step", "yes", f"{rates[0]:,.0f} to {rates[-1]:,.0f}", up),
             Check("TPOT rises at every step", "yes", f"{gaps[0]:.2f} to {gaps[-1]:.1f} ms", slower),

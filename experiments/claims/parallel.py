@@ -100,7 +100,7 @@ def _where(found: dict) -> Verdict:
     both = _speed(found["70B", slow, "TP 2 x PP 4", most]) / _speed(found["70B", slow, "TP 8", most])
     return Verdict(
         "tensor parallel inside a node with fast links, pipeline across slow ones",
-        "article 1",
+        "an overview of serving engines",
         (
             *(
                 Check(f"70B, NVLink, {load} in flight: TP 8 over PP 8", "faster", times(at[fast, load]), at[fast, load] > 1)
@@ -135,7 +135,7 @@ def _fits(found: dict) -> Verdict:
     pcie = _speed(found["8B", slow, "TP 4", 64]) / _speed(found["8B", slow, "1 GPU", 64])
     return Verdict(
         "if a model fits on one GPU, splitting it only slows it",
-        "article 1",
+        "an overview of serving engines",
         (
             Check("8B, NVLink, one in flight: TP 4 over one GPU", "slower", times(alone[1]["TP 4"]), alone[1]["TP 4"] < 1),
             Check("8B, NVLink, 64 in flight: TP 4 over one GPU", "slower", times(alone[64]["TP 4"]), alone[64]["TP 4"] < 1),

@@ -136,7 +136,7 @@ def _radix(agents: dict, private: dict, sizes: dict) -> Verdict:
     return Verdict(
         "RadixAttention gains 10 to 20 % on multi-turn and agent traffic, about 10 % over block prefix caching; "
         "nothing when nothing is shared",
-        "both articles, after SGLang",
+        "an overview of serving engines and an analysis of vLLM and TensorRT-LLM, after SGLang",
         (
             Check("radix tree over no cache, agents", "+10 to 20 % (± 5 points)", more(tree / none), 1.05 <= tree / none <= 1.25),
             Check("radix tree over blocks, agents", "about +10 % (± 5 points)", more(tree / blocks),
@@ -160,7 +160,7 @@ def _first(kinds: dict) -> Verdict:
     most = min(named, key=lambda name: named[name])
     return Verdict(
         "prefix caching cuts time to first token sharply for RAG, few-shot and multi-turn prompts",
-        "article 2",
+        "an analysis of vLLM and TensorRT-LLM",
         (
             *(
                 Check(f"{name}: median TTFT", "at most half", more(ratio), ratio <= 0.5) for name, ratio in named.items()

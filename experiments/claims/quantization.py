@@ -178,7 +178,7 @@ def _which(gains: dict, whole: dict) -> Verdict:
     w4, w8, fp8 = (whole[mode] for mode in ("W4A16", "W8A16", "FP8 W8A8"))
     return Verdict(
         "batch up to 4: weight-only (W4A16, W8A16) is fastest; from 16 on FP8 W8A8; INT4 makes a model 75 % smaller",
-        "article 2, after NVIDIA's guide to quantization",
+        "an analysis of vLLM and TensorRT-LLM, after NVIDIA's guide to quantization",
         (
             Check("fastest at batch 1, 2, 4 (whole requests)", "weight-only", ", ".join(few),
                   all(mode.endswith("A16") for mode in few)),
@@ -204,7 +204,7 @@ def _accuracy() -> Verdict:
     about = quality["fp8"]
     return Verdict(
         "FP8 keeps accuracy best",
-        "article 2, after NVIDIA's guide to quantization",
+        "an analysis of vLLM and TensorRT-LLM, after NVIDIA's guide to quantization",
         (
             Check("mean KL divergence from 16 bit: FP8 against the best of INT4", "smaller",
                   f"{cost['fp8']:.3f} against {min(fours.values()):.3f}", cost["fp8"] < min(fours.values())),
@@ -238,7 +238,7 @@ def _add_up(served: dict) -> Verdict:
     product = weights * cache
     return Verdict(
         "FP8 weights and FP8 KV are separate settings and their gains add up",
-        "article 1",
+        "an overview of serving engines",
         (
             Check("weights alone, KV alone: output tokens a second", "both above 1x", f"{times(weights)}, {times(cache)}",
                   weights > 1 and cache > 1),

@@ -1,7 +1,7 @@
 """When would a reactive autoscaler notice? Signals against the moment at which users do.
 
-One replica under load that rises steadily until it is far beyond what it can serve. Three signals that article 1
-names are watched as a monitor would (means of 10 s): KV use above 85 %, a queue, and time to first token near its
+One replica under load that rises steadily until it is far beyond what it can serve. Three signals that an overview of serving
+engines names are watched as a monitor would (means of 10 s): KV use above 85 %, a queue, and time to first token near its
 SLO. Each fires when it has held for 30 seconds. What counts is how long before or after the SLO is broken (p95 TTFT
 of the requests of 30 s beyond it) that is, against the time that an instance takes to start: tens of seconds to
 minutes.
@@ -132,7 +132,7 @@ def _verdict(fired: dict, names: tuple[str, ...], seen: dict) -> Verdict:
     return Verdict(
         "scale out on KV use above 85 %, on queue length, on TTFT against its SLO; instances take tens of seconds "
         "to minutes to start, so that reacting is too late without headroom",
-        "article 1",
+        "an overview of serving engines",
         (
             *(
                 Check(f"{name} fires before the SLO is broken", "yes", words(values),

@@ -100,7 +100,7 @@ def _formula() -> Verdict:
     share = at / kv_bytes(windowed, 1)
     return Verdict(
         "KV cache bytes = 2 × layers × KV heads × head size × length × batch × bytes of a value",
-        "article 2",
+        "an analysis of vLLM and TensorRT-LLM",
         (
             Check("models whose every layer keeps K and V of every token", f"{len(agree)} of {len(agree)}",
                   f"{same} of {len(agree)}", same == len(agree)),
@@ -115,7 +115,7 @@ def _formula() -> Verdict:
 
 
 def _seventy() -> Verdict:
-    """The three figures of article 2 that are wrong."""
+    """The three figures of an analysis of vLLM and TensorRT-LLM that are wrong."""
     model = load_model("llama-2-70b")
     many = kv_bytes(model, 2048, kv_heads=64)
     real = kv_bytes(model, 2048)
@@ -124,7 +124,7 @@ def _seventy() -> Verdict:
     claimed = {"a": 5.24 * GB, "b": 35 * GB}
     return Verdict(
         "a 70B model needs 5.24 GB of KV at 2,048 tokens, and 35 GB for its weights in FP16",
-        "article 2 (64 KV heads, 80 layers, head size 128)",
+        "an analysis of vLLM and TensorRT-LLM (64 KV heads, 80 layers, head size 128)",
         (
             Check("KV of 2,048 tokens with 64 KV heads", "5.24 GB", f"{many / GB:.2f} GB ({many / GIB:.2f} GiB)",
                   abs(many / claimed["a"] - 1) < 0.005),
@@ -151,7 +151,7 @@ def _weights() -> Verdict:
     published = {"bf16": 16.0, "int8-w8a16": 8.0, "awq-int4": 4.0}
     return Verdict(
         "8B weights take 16 GB in FP16, 8 GB in INT8, 4 GB in INT4; halving the bytes halves the decode bottleneck",
-        "article 1",
+        "an overview of serving engines",
         (
             *(
                 Check(f"weights as {mode}", f"{published[mode]:.0f} GB (± 10 %)", f"{sizes[mode]:.1f} GB",
@@ -190,7 +190,7 @@ def _concurrency() -> Verdict:
     ran = {tokens: running(tokens, pool) for tokens in (4096, 32768)}
     return Verdict(
         "requests at once = KV memory / KV of a request: 40 GB / 0.5 GB at 4K = 80; at 32K about 10",
-        "article 1 (Llama-3-8B)",
+        "an overview of serving engines (Llama-3-8B)",
         (
             Check("at 4,096 tokens", "80", show(short), short == 80),
             Check("at 32,768 tokens", "10", show(long), long == 10),

@@ -75,7 +75,7 @@ def run(small: bool = False) -> Result:
     poor = gains[f"{ACCEPTANCES[0]:.0%} accepted"]
     verdict = Verdict(
         "speculative decoding helps at low and medium load and hurts at high load",
-        "article 2",
+        "an analysis of vLLM and TensorRT-LLM",
         (
             Check("batch 1, 70 % accepted", "> 1.2x", times(low), low > 1.2),
             Check("batch 16, 70 % accepted", "> 1x", times(middle[4]), middle[4] > 1),
