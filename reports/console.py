@@ -64,16 +64,21 @@ def _table(data: RunData, s: dict, console: Console) -> Table:
     )
     table.add_column("metric", overflow="fold")
     table.add_column("value", justify="right", overflow="fold")
-    wide = console.width >= 60 and bool(told(s))
+    sections = [[_cells(s, *figure) for figure in section] for section in _sections(data, s)]
+    wide = console.width >= 60 and any(cells[2] for section in sections for cells in section)
     if wide:
         table.add_column("range", style="dim", overflow="fold")
-    for section in _sections(data, s):
+    for section in sections:
         table.add_section()
-        for name, value, *key in section:
-            told_range = between(interval_of(s, *key) if key else None)
-            cells = (name, value, "" if told_range == value else told_range) if wide else (name, value)
-            table.add_row(*(Text(_shown(cell, console)) for cell in cells))
+        for cells in section:
+            table.add_row(*(Text(_shown(cell, console)) for cell in cells[: 3 if wide else 2]))
     return table
+
+
+def _cells(s: dict, name: str, value: str, key: str | None = None) -> tuple[str, str, str]:
+    """A figure with its range, where it has one that says more."""
+    told_range = between(interval_of(s, key) if key else None)
+    return name, value, "" if told_range == value else told_range
 
 
 def _latencies(s: dict, console: Console) -> Table:
