@@ -26,6 +26,7 @@ from reports.run_data import RunData
 from sim.build import make_engine
 from sim.engine.engine import Engine
 from workloads.errors import InputError
+from workloads.readers.times import alarming
 from workloads.registry import plugins_from
 from workloads.traffic import Request, Traffic
 
@@ -64,7 +65,7 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
         host |= resolved.real.told(requests)
     return RunData(
         requests, tokens, timeline, info, resolved.config, list(getattr(resolved.cost, "provenance", ())),
-        list(resolved.warnings), list(traffic.notes), host,
+        [*resolved.warnings, *alarming(traffic.notes)], list(traffic.notes), host,
     )  # fmt: skip
 
 

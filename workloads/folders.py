@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,10 +40,12 @@ def whole_folder(folder: Path, holds: str, *, overwrite: bool = False) -> Iterat
         OutputError: the folder is there already and is not to be replaced, or cannot be written.
     """
     check_replaceable(folder, holds, overwrite=overwrite)
-    partial = folder.with_name(folder.name + ".partial")
+    # a name that nobody else has: only what was made here is ever removed
+    partial = folder.with_name(f".{folder.name[:60]}.{secrets.token_hex(6)}.partial")
+    made = False
     try:
-        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
+        made = True
         yield partial
         if folder.exists():
             shutil.rmtree(folder)
@@ -50,4 +53,5 @@ def whole_folder(folder: Path, holds: str, *, overwrite: bool = False) -> Iterat
     except OSError as error:
         raise OutputError(f"cannot write {folder}: {error.strerror or error}") from None
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if made:
+            shutil.rmtree(partial, ignore_errors=True)

@@ -94,7 +94,7 @@ def bench(
       bench init                                  write a commented workload.yaml
       bench run workload.yaml                     run it; prints a summary, leaves a report
       bench run workload.yaml --set engine.scheduler.max_num_seqs=64 --set engine.kv.dtype=fp8
-      bench sweep workload.yaml --over load.concurrency=[1,4,16,64]
+      bench sweep workload.yaml --set load.mode=closed --over load.concurrency=1,4,16,64
       bench gate workload.yaml --baseline base.json
       bench size meta-llama/Meta-Llama-3-8B --gpu h100-sxm
       bench list presets

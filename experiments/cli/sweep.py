@@ -72,6 +72,11 @@ def sweep(
     """
     kinds = _figure_kinds(figures)
     added = [f"sweep.{text}" for text in over or []]
+    for key in {text.partition("=")[0].strip() for text in over or []}:
+        if sum(text.partition("=")[0].strip() == key for text in over or []) > 1:
+            from workloads.errors import InputError
+
+            raise InputError(f"--over {key}: given twice", hint="put all its values into one")
     workload = options.load(file, [*(settings or []), *added], backend=backend, gpu=gpu, seed=seed)
     run_and_show(
         workload, out, workers=workers, step=step, overwrite=overwrite, json=json, quiet=quiet, ray=ray, figures=kinds

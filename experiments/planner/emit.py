@@ -50,6 +50,18 @@ class Deployment:
     native: str = ""
 
     @property
+    def served(self) -> str:
+        """What the engine is to load: a name to be replaced where only a checkpoint in another format will do."""
+        if not self.needs_checkpoint:
+            return self.model
+        return f"YOUR-ORG/{self.model.rstrip('/').rpartition('/')[2]}-{self.weights}"
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether the weights must be quantized beforehand."""
+        return not load_weight_mode(self.weights).plain and self.weights != self.native and not _online(self)
+
+    @property
     def engine(self) -> str:
         """`vllm`, `sglang` or `tensorrt-llm`."""
         return self.resolved.engine.preset.partition("@")[0]
@@ -92,11 +104,8 @@ def notes(deployment: Deployment) -> list[str]:
     ]
     if deployment.replicas > 1:
         told.append("in front of them a router that hands out sessions in turn")
-    mode = load_weight_mode(deployment.weights)
-    if not mode.plain and deployment.weights != deployment.native and not _online(deployment):
-        told.append(
-            f"the model must be a checkpoint in {deployment.weights}: {deployment.model} is a stand-in for its name"
-        )
+    if deployment.needs_checkpoint:
+        told.append(f"put the name of a checkpoint in {deployment.weights} in place of {deployment.served}")
     if deployment.gpus > deployment.resolved.gpu.gpus_per_node:
         told.append(f"one replica spans {-(-deployment.gpus // deployment.resolved.gpu.gpus_per_node)} nodes")
     return told
@@ -124,7 +133,7 @@ def _files(deployment: Deployment) -> str:
 
 def _vllm(d: Deployment) -> list[str]:
     engine, budget = d.resolved.engine, d.resolved.budget
-    words = ["vllm", "serve", d.model, *_degrees(d, "--tensor-parallel-size", "--pipeline-parallel-size")]
+    words = ["vllm", "serve", d.served, *_degrees(d, "--tensor-parallel-size", "--pipeline-parallel-size")]
     words += ["--max-model-len", str(budget.max_model_len)]
     words += ["--max-num-seqs", str(engine.scheduler.max_num_seqs)]
     words += ["--max-num-batched-tokens", str(engine.scheduler.max_num_batched_tokens)]
@@ -142,7 +151,7 @@ def _vllm(d: Deployment) -> list[str]:
 
 def _sglang(d: Deployment) -> list[str]:
     engine, budget = d.resolved.engine, d.resolved.budget
-    words = ["python", "-m", "sglang.launch_server", "--model-path", d.model, *_degrees(d, "--tp-size", "--pp-size")]
+    words = ["python", "-m", "sglang.launch_server", "--model-path", d.served, *_degrees(d, "--tp-size", "--pp-size")]
     words += ["--context-length", str(budget.max_model_len)]
     words += ["--max-running-requests", str(engine.scheduler.max_num_seqs)]
     words += ["--chunked-prefill-size", str(engine.scheduler.max_num_batched_tokens)]
@@ -160,7 +169,7 @@ def _sglang(d: Deployment) -> list[str]:
 
 def _tensorrt(d: Deployment) -> list[str]:
     engine, budget = d.resolved.engine, d.resolved.budget
-    words = ["trtllm-serve", d.model, *_degrees(d, "--tp_size", "--pp_size")]
+    words = ["trtllm-serve", d.served, *_degrees(d, "--tp_size", "--pp_size")]
     words += ["--max_batch_size", str(engine.scheduler.max_num_seqs)]
     words += ["--max_num_tokens", str(engine.scheduler.max_num_batched_tokens)]
     words += ["--max_seq_len", str(budget.max_model_len)]

@@ -43,7 +43,7 @@ def advise(
         closest = min(alone, key=lambda each: each.bounds.excess)
         told = [
             f"no number of GPUs will do: {closest.reason}",
-            f"that limit would have to be {closest.bounds.excess * ROOM:.3g} times what it is, or the prompts or the model "
+            f"that limit would have to be more than {closest.bounds.excess:.3g} times what it is, or the prompts or the model "
             "smaller",
         ]
         return closest, [*told, *_other(question, found)]

@@ -123,7 +123,7 @@ class LoadSection(Section):
         if self.mode == "open" and self.concurrency is not None:
             raise Wrong(
                 "concurrency belongs to a closed loop",
-                "write {mode: closed, concurrency: …} or remove it",
+                "set load.mode to closed, or remove it",
                 "concurrency",
             )
         return self

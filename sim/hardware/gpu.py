@@ -168,7 +168,7 @@ def load_gpu(name: str) -> GPUSpec:
     if name.endswith(".toml"):
         return read_gpu(Path(name))
     key = name.lower().replace("_", "-").replace(" ", "-")
-    for vendor in ("nvidia-", "geforce-", "amd-", "instinct-"):
+    for vendor in ("nvidia-", "geforce-", "tesla-", "amd-", "instinct-"):
         key = key.removeprefix(vendor)
     for spec in _table():
         if key == spec.name or key in spec.aliases:

@@ -26,13 +26,17 @@ def read_config(path: Path) -> ModelSpec:
         InputError: unreadable, not JSON, an architecture we do not know, or a missing or wrong key.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"cannot read it: {error.strerror}", place=Place(file=str(path))) from None
     except UnicodeDecodeError:
         raise InputError("is not a text file", place=Place(file=str(path))) from None
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg}", place=Place(file=str(path), line=error.lineno)) from None
+    except RecursionError:
+        raise InputError("is not JSON that can be read: it is nested too deeply", place=Place(file=str(path))) from None
+    except ValueError:  # more digits than Python turns into a number
+        raise InputError("has a number of too many digits", place=Place(file=str(path))) from None
     if not isinstance(values, dict):
         raise InputError("expected a JSON object", place=Place(file=str(path)))
     config = Config(_language_part(values, str(path)), str(path))

@@ -6,6 +6,9 @@ from typing import Any
 
 from workloads.errors import InputError, Place
 
+_MOST = 10**12
+"""No size of a model comes near it, and products of a few such numbers are still floats."""
+
 
 class Config:
     """A parsed `config.json` that checks what is asked of it and names file and key where it is wrong."""
@@ -25,9 +28,11 @@ class Config:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
-                raise self.error(key, f"expected a whole number, found {value!r}")
+                raise self.error(key, f"expected a whole number, found {_shown(value)}")
             if value < least:
-                raise self.error(key, f"must be at least {least}, found {value}")
+                raise self.error(key, f"must be at least {least}, found {_shown(value)}")
+            if value > _MOST:
+                raise self.error(key, f"must be at most {_MOST:,}")
             return value
         if default is None:
             raise self.error(keys[0], "is missing", hint="this key is needed for the shape of the model")
@@ -39,12 +44,17 @@ class Config:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.error(key, f"expected true or false, found {value!r}")
+            raise self.error(key, f"expected true or false, found {_shown(value)}")
         return value
 
     def text(self, key: str, default: str = "") -> str:
         """A string."""
         value = self.values.get(key) or default
         if not isinstance(value, str):
-            raise self.error(key, f"expected a string, found {value!r}")
+            raise self.error(key, f"expected a string, found {_shown(value)}")
         return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -315,3 +315,8 @@ def test_kinds_of_figures_that_there_are_not(kind: str, workload: Path, tmp_path
     done = bench("sweep", workload, "--over", "seed=1,2", "--out", tmp_path / "out", "--figures", kind)
     assert done.exit_code == 2 and "--figures: unknown kind of figure" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_an_axis_is_given_once(workload: Path) -> None:
+    done = bench("sweep", workload, "--over", "seed=1,2", "--over", "seed=3,4")
+    assert done.exit_code == 2 and "--over seed: given twice" in done.output

@@ -14,7 +14,7 @@ from workloads.traffic import Traffic
 
 INPUTS = ("input_tokens", "num_prefill_tokens", "prompt_tokens", "input_length", "input_len", "prompt_len")
 OUTPUTS = ("output_tokens", "num_decode_tokens", "completion_tokens", "output_length", "output_len")
-TIMES = ("arrival", "arrival_s", "arrived_at", "arrival_time")
+TIMES = ("arrival", "arrival_s", "arrived_at", "arrival_time", "timestamp", "time", "ts", "sent", "start_time")
 
 
 def read_lengths(
@@ -34,7 +34,9 @@ def read_lengths(
     inputs = table.whole(_find(table, "input_column", input_column, INPUTS))
     outputs = table.whole(_find(table, "output_column", output_column, OUTPUTS))
     if time_column is None and not any(name in table.header for name in TIMES):
-        note = "no arrival times: every request arrives at 0; give arrivals, or run a closed loop"
+        unread = [name for name in table.header if name not in (*INPUTS, *OUTPUTS, input_column, output_column)]
+        named = f" (not read: {', '.join(unread[:5])}; time_column names the one with times)" if unread else ""
+        note = f"no arrival times{named}: every request arrives at 0; give arrivals, or run a closed loop"
         return Traffic(np.zeros(len(inputs)), inputs, outputs, name=stem(path), notes=[note])
     notes: list[str] = []
     stamps = table.real(_find(table, "time_column", time_column, TIMES))

@@ -64,6 +64,15 @@ def in_order(traffic: Traffic) -> Traffic:
     return replace(take(traffic, order), notes=[*traffic.notes, note])
 
 
+ALARMS = ("no arrival times", "unusual rate", "unusual lengths", "time stamps look like", "a length of")
+"""How the notes begin that say that a trace may not mean what it says."""
+
+
+def alarming(notes: list[str]) -> list[str]:
+    """Those of a traffic's notes that nobody should miss."""
+    return [note for note in notes if note.startswith(ALARMS)]
+
+
 def check_plausible(traffic: Traffic, file: str, *, refuse: bool) -> None:
     """Look for swapped units in rate and lengths; append notes, or refuse what cannot be meant.
 

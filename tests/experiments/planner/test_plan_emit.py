@@ -64,7 +64,7 @@ def test_sglang(deployment: Callable[..., Deployment]) -> None:
 def test_tensorrt_llm(deployment: Callable[..., Deployment]) -> None:
     made = deployment(preset="tensorrt-llm", quantization="fp8", kv_dtype="fp8-e4m3", tensor=2)
     found = flags(command(made))
-    assert command(made)[:2] == ["trtllm-serve", MODEL]
+    assert command(made)[:2] == ["trtllm-serve", f"YOUR-ORG/{MODEL.rpartition('/')[2]}-fp8"], "not the 16-bit model"
     assert (found["--tp_size"], found["--max_seq_len"], found["--max_batch_size"]) == ("2", "3072", "2048")
     script = emit(made, "tensorrt-llm")
     options = script.split("<<'EOF'\n")[1].split("EOF\n")[0]
@@ -72,7 +72,7 @@ def test_tensorrt_llm(deployment: Callable[..., Deployment]) -> None:
         "enable_chunked_prefill": False,
         "kv_cache_config": {"dtype": "fp8", "enable_block_reuse": True, "tokens_per_block": 32},
     }
-    assert "the model must be a checkpoint in fp8" in script, "TensorRT-LLM makes none by itself"
+    assert "put the name of a checkpoint in fp8 in place of" in script, "TensorRT-LLM makes none by itself"
 
 
 def test_scripts_are_for_a_shell(deployment: Callable[..., Deployment]) -> None:
@@ -87,7 +87,7 @@ def test_scripts_are_for_a_shell(deployment: Callable[..., Deployment]) -> None:
     words = shlex.split(
         "\n".join(line for line in script.splitlines() if not line.startswith("# ")).replace("\\\n", " ")
     )
-    assert words[2] == hostile
+    assert words[2] == "YOUR-ORG/'x'-awq-int4", "served by the 16-bit name it would be another deployment"
     assert "--quantization" not in words, "vLLM reads it from the checkpoint"
 
 

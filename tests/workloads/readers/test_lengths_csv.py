@@ -3,6 +3,7 @@ import pytest
 from workloads.errors import InputError
 from workloads.readers import read_trace
 from workloads.readers.lengths import read_lengths
+from workloads.readers.times import alarming
 
 
 def test_lengths_without_times_all_arrive_at_once_and_say_so(file):
@@ -46,3 +47,12 @@ def test_recorded_lengths(recorded):
     assert (len(arxiv), round(arxiv.input_tokens.mean(), 1)) == (28_257, 2588.1)
     sharegpt = read_trace(recorded / "sharegpt_300_lengths.csv")
     assert (len(sharegpt), round(sharegpt.duration, 1)) == (300, 29.1)
+
+
+def test_times_by_their_usual_names_and_columns_that_are_not_read(tmp_path):
+    for name in ("timestamp", "time", "ts"):
+        (tmp_path / "a.csv").write_text(f"{name},prompt_tokens,completion_tokens\n0.5,10,2\n1.5,20,3\n")
+        assert read_lengths(tmp_path / "a.csv").arrival.tolist() == [0.5, 1.5]
+    (tmp_path / "b.csv").write_text("moment,prompt_tokens,completion_tokens\n0.5,10,2\n1.5,20,3\n")
+    (note,) = read_lengths(tmp_path / "b.csv").notes
+    assert "not read: moment; time_column names" in note and alarming([note, "sorted by arrival: 3"]) == [note]
