@@ -137,6 +137,10 @@ def read_head(path: Path) -> dict:
     folder = Path(path)
     file = folder / RUN
     place = Place(file=str(file))
+    if folder.is_file():
+        from reports.imports import fault_of
+
+        raise fault_of(folder) or InputError("is a file, not a run folder", place=Place(file=str(folder)))
     if not folder.is_dir():
         raise InputError("there is no such run folder", place=Place(file=str(folder)))
     if not file.is_file():

@@ -52,14 +52,31 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
     return text
 
 
+_MOST_DIGITS = 300
+"""Of a whole number; with more it is no float any longer."""
+
+
 def loads(text: str) -> Any:
     """Parse strict JSON.
 
     Raises:
-        ValueError: for malformed text, or NaN and Infinity in it.
+        ValueError: for malformed text, NaN and Infinity in it, numbers that no float can hold, and text nested too deeply.
     """
 
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is not a JSON number")
 
-    return json.loads(text, parse_constant=refuse)
+    def whole(digits: str) -> int:
+        if len(digits) > _MOST_DIGITS:
+            raise ValueError(f"a number of {len(digits)} digits is too large")
+        return int(digits)
+
+    def real(digits: str) -> float:
+        if not math.isfinite(value := float(digits)):
+            raise ValueError(f"{digits[:40]} is too large a number")
+        return value
+
+    try:
+        return json.loads(text, parse_constant=refuse, parse_int=whole, parse_float=real)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

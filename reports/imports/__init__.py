@@ -13,9 +13,10 @@ from typing import Any
 from reports.imports import aiperf, guidellm, inference_perf, sglang, vllm
 from reports.imports.fields import read_json, read_lines, read_text
 from reports.subject import Subject
+from reports.wording import clean
 from workloads.errors import InputError, Place
 
-__all__ = ["TOOLS", "is_result", "read_results"]
+__all__ = ["TOOLS", "fault_of", "is_result", "read_results"]
 
 TOOLS = (vllm.TOOL, sglang.TOOL, guidellm.TOOL, aiperf.TOOL, inference_perf.TOOL)
 _YAML = (".yaml", ".yml")
@@ -29,6 +30,15 @@ def is_result(path: Path) -> bool:
         return False
 
 
+def fault_of(path: Path) -> InputError | None:
+    """Why a file or folder cannot be read as results of another tool; None where it is of one."""
+    try:
+        _found(Path(path))
+    except InputError as error:
+        return error
+    return None
+
+
 def read_results(path: Path) -> list[Subject]:
     """Every run that a file or folder of another tool holds.
 
@@ -36,6 +46,17 @@ def read_results(path: Path) -> list[Subject]:
         InputError: it is of no tool known here, or a field of it is missing or wrong; naming file and key.
     """
     path = Path(path)
+    reader = _found(path)
+    try:
+        return reader()
+    except MemoryError:
+        raise InputError("needs more memory than there is", place=Place(file=str(path))) from None
+    except RecursionError:
+        raise InputError("is nested too deeply", place=Place(file=str(path))) from None
+
+
+def _found(path: Path) -> Any:
+    """What reads this path, or an error that says why nothing does."""
     if not path.exists():
         raise InputError("there is no such file or folder", place=Place(file=str(path)))
     try:
@@ -47,7 +68,7 @@ def read_results(path: Path) -> list[Subject]:
             "is neither a run folder nor a result file known here", place=Place(file=str(path)),
             hint=f"known: run folders, sweeps, and results of {', '.join(TOOLS)}",
         )  # fmt: skip
-    return reader()
+    return reader
 
 
 def _reader(path: Path) -> Any:
@@ -109,8 +130,8 @@ def _yaml(path: Path) -> Any:
 
     try:
         raw = YAML(typ="safe", pure=True).load(read_text(path))
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"is not YAML ({error})", place=Place(file=str(path))) from None
+    except (YAMLError, ValueError, RecursionError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise InputError(f"is not YAML ({clean(str(error), 300)})", place=Place(file=str(path))) from None
     return (lambda: guidellm.from_raw(raw, str(path))) if guidellm.is_result(raw) else None
 
 

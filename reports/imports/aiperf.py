@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from reports.imports.build import integers, subject_of, title
-from reports.imports.fields import Fields, read_json, read_lines, read_text, spread, told_unknown
+from reports.imports.fields import (
+    MOST_SECONDS,
+    MOST_TOKENS,
+    Fields,
+    read_json,
+    read_lines,
+    read_text,
+    spread,
+    told_unknown,
+)
 from reports.imports.records import Records
 from reports.subject import Subject
 from workloads.errors import InputError, Place
@@ -63,7 +72,8 @@ def is_record(raw: Any) -> bool:
     return (
         isinstance(raw, dict)
         and isinstance(raw.get("metrics"), dict)
-        and "request_start_ns" in (raw.get("metadata") or {})
+        and isinstance(raw.get("metadata"), dict)
+        and "request_start_ns" in raw["metadata"]
     )
 
 
@@ -100,7 +110,7 @@ def from_table(path: Path) -> Subject:
     """The run of a CSV file: names with units in parentheses, then values in the columns of the heading above."""
     raw: dict[str, Any] = {}
     heads: list[str] = []
-    for line, row in enumerate(csv.reader(io.StringIO(read_text(path))), 1):
+    for line, row in enumerate(_rows(path), 1):
         cells = [cell.strip() for cell in row]
         if not any(cells):
             heads = []
@@ -118,6 +128,14 @@ def from_table(path: Path) -> Subject:
                     raise InputError(f"expected a number, found {cell[:40]!r}", place=place) from None
             raw[key] = values
     return _subject(raw, str(path), None)
+
+
+def _rows(path: Path) -> list[list[str]]:
+    reader = csv.reader(io.StringIO(read_text(path)))
+    try:
+        return list(reader)
+    except csv.Error as error:  # a field of more than 131072 characters, among others
+        raise InputError(f"is not CSV ({error})", place=Place(file=str(path), line=reader.line_num)) from None
 
 
 def _subject(raw: Any, file: str, records: Records | None) -> Subject:
@@ -149,6 +167,8 @@ def _subject(raw: Any, file: str, records: Records | None) -> Subject:
         f.get(key)
     unknown = [k for k in f.unknown() if not k.startswith(("http_req_", "osl_", "usage_", "gpu_", "server_"))]
     done = reported["completed"]
+    if records is not None and done is not None and done > len(records.ok):
+        raise f.error("request_count.avg", f"is {done:g}, but {RECORDS} has {len(records.ok)} requests")
     sent = None if done is None else int(done + (reported["failed"] or 0))
     written = f"AIPerf {f.raw['aiperf_version']}" if isinstance(f.raw.get("aiperf_version"), str) else ""
     return subject_of(
@@ -184,14 +204,15 @@ def _whole(value: float | None) -> int | None:
 
 def _load(f: Fields) -> dict[str, Any]:
     config = f.raw.get("input_config")
-    places = [config] if isinstance(config, dict) else []
-    places += [p for p in (config or {}).values() if isinstance(p, dict)] if places else []
-    for place in places:
+    places = {"input_config": config} if isinstance(config, dict) else {}
+    places |= {f"input_config.{k}": p for k, p in config.items() if isinstance(p, dict)} if places else {}
+    for where, place in places.items():
+        inner = Fields(place, f.file, where)
         rate, streams = place.get("request_rate"), place.get("concurrency")
         if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0:
-            return {"mode": "open", "rate": float(rate)}
+            return {"mode": "open", "rate": inner.number("request_rate", finite=True)}
         if isinstance(streams, int) and not isinstance(streams, bool) and streams > 0:
-            return {"mode": "closed", "concurrency": streams}
+            return {"mode": "closed", "concurrency": inner.count("concurrency")}
     return {}
 
 
@@ -224,17 +245,26 @@ def _records(lines: list[tuple[int, Any]], file: str) -> Records:
         values = []
         for _, metrics, _raw in rows:
             inner = metrics.inner(key) if isinstance(metrics.get(key), dict) else None
-            value = inner.number("value") if inner is not None else None
-            values.append(np.nan if value is None else value * (_factor(inner) / 1e3 if time else 1.0))
+            if inner is None:
+                values.append(np.nan)
+                continue
+            factor = _factor(inner) / 1e3 if time else 1.0
+            value = inner.number("value", most=MOST_SECONDS / factor if time else MOST_TOKENS, finite=True)
+            values.append(np.nan if value is None else value * factor)
         return np.array(values)
 
     errors = [_error(raw, meta) for meta, _, raw in rows]
-    begun = np.array([meta.number("request_start_ns", needed=True) * 1e-9 for meta, _, _ in rows])
+    begun = np.array(
+        [meta.number("request_start_ns", most=MOST_SECONDS * 1e9, needed=True) * 1e-9 for meta, _, _ in rows]
+    )
     size = len(rows)
-    return Records(
+    records = Records(
         column("time_to_first_token", True), column("request_latency", True), integers(column("input_sequence_length"), size),
         integers(column("output_sequence_length"), size), np.array([not e for e in errors], bool), errors, begun, None,
     )  # fmt: skip
+    return records.check(
+        lambda i, key, message: rows[i][1].error(key, message), "time_to_first_token", "request_latency"
+    )
 
 
 def _error(raw: dict, meta: Fields) -> str:

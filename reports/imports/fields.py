@@ -13,6 +13,9 @@ from workloads.errors import InputError, Place
 
 _STATISTIC = re.compile(r"(mean|median|std|p\d{1,2}(?:\.\d+)?)_(ttft|tpot|itl|e2el|e2e_latency)_ms")
 MOST_TOLD = 6
+MOST_TOKENS, MOST_SECONDS = 1e8, 1e12
+"""Of one request; and of any time or clock (an epoch in seconds is near 2e9). What is beyond was written by mistake."""
+_MOST_WHOLE, _MOST = 2**53, 1e15
 
 
 class Fields:
@@ -35,35 +38,53 @@ class Fields:
         self.used.add(key)
         return self.raw.get(key)
 
-    def number(self, key: str, *, above: float | None = None, needed: bool = False) -> float | None:
-        """A finite number; None where it is missing, null, or not finite.
+    def number(
+        self,
+        key: str,
+        *,
+        above: float | None = None,
+        most: float | None = None,
+        needed: bool = False,
+        finite: bool = False,
+    ) -> float | None:
+        """A finite number that is not negative; None where it is missing, null, or not finite.
 
         Args:
-            above: the number must be more than this.   needed: None is an error too.
+            above: the number must be more than this.   most: and not more than this.   needed: None is an error too.
+            finite: infinity is an error.
         """
         value = self.get(key)
         if value is None and not needed:
             return None
         if isinstance(value, str) and value.strip().lower() in ("inf", "infinity", "nan"):
-            return None
+            value = float(value)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.error(
                 key, f"must be a number, is {clean(repr(value), 60)}" if value is not None else "is missing"
             )
-        if not math.isfinite(value):
-            if needed:
+        if isinstance(value, float) and not math.isfinite(value):
+            if needed or (finite and math.isinf(value)):
                 raise self.error(key, "must be a finite number")
             return None
+        self._bounded(key, value, most)
         if above is not None and not value > above:
             raise self.error(key, f"must be more than {above:g}, is {value:g}")
         return float(value)
+
+    def _bounded(self, key: str, value: float, most: float | None) -> None:
+        """Refuse what no benchmark can have measured; huge integers are compared before they become floats."""
+        most = most if most is not None else _MOST if isinstance(value, float) else _MOST_WHOLE
+        if value > most:
+            raise self.error(key, f"must not be more than {most:g}")
+        if value < 0:
+            raise self.error(key, f"must not be negative, is {value:g}" if value >= -_MOST else "must not be negative")
 
     def count(self, key: str, *, needed: bool = False) -> int | None:
         """A whole number that is not negative."""
         value = self.number(key, needed=needed)
         if value is None:
             return None
-        if value < 0 or value != int(value):
+        if value != int(value):
             raise self.error(key, f"must be a whole number that is not negative, is {value:g}")
         return int(value)
 
@@ -85,23 +106,40 @@ class Fields:
             raise self.error(key, "must be a list")
         return value
 
-    def numbers(self, key: str, size: int | None = None) -> list[float] | None:
-        """A list of numbers, null and NaN as NaN; None where it is missing.
+    def numbers(self, key: str, size: int | None = None, *, most: float = MOST_SECONDS) -> list[float] | None:
+        """A list of finite numbers that are not negative, null as NaN; None where it is missing.
 
         Args:
-            size: how many there have to be.
+            size: how many there have to be.   most: that none may be more than.
         """
         values = self.items(key)
         if values is None:
             return None
         if size is not None and len(values) != size:
             raise self.error(key, f"has {len(values)} entries where there are {size} requests")
-        found = []
-        for i, value in enumerate(values):
-            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-                raise self.error(f"{key}[{i}]", f"must be a number, is {clean(repr(value), 60)}")
-            found.append(float("nan") if value is None else float(value))
-        return found
+        return [
+            float("nan") if value is None else self._entry(f"{key}[{i}]", value, most) for i, value in enumerate(values)
+        ]
+
+    def gaps(self, key: str, size: int) -> list[list[float]] | None:
+        """Seconds between the chunks of each of `size` requests; None where it is missing."""
+        lists = self.items(key)
+        if lists is None:
+            return None
+        if len(lists) != size or not all(isinstance(g, list) for g in lists):
+            raise self.error(key, f"must be a list for each of {size} requests")
+        return [
+            [self._entry(f"{key}[{i}][{j}]", value, MOST_SECONDS) for j, value in enumerate(gaps)]
+            for i, gaps in enumerate(lists)
+        ]
+
+    def _entry(self, key: str, value: Any, most: float) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.error(key, f"must be a number, is {clean(repr(value), 60)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self.error(key, "must be a finite number")
+        self._bounded(key, value, most)
+        return float(value)
 
     def unknown(self) -> list[str]:
         """Keys that nobody asked for, in order."""
@@ -114,9 +152,7 @@ def statistics(fields: Fields) -> dict[str, float | None]:
     for key in fields.raw:
         match = _STATISTIC.fullmatch(key)
         if match:
-            value = fields.number(key)
-            if value is not None and value < 0:
-                raise fields.error(key, f"must not be negative, is {value:g}")
+            value = fields.number(key, finite=True)
             found[f"{match[1]}_{match[2].replace('e2e_latency', 'e2el')}_ms"] = value
     return found
 
@@ -131,12 +167,15 @@ def spread(
         factor: what values are multiplied by.
     """
     inner = fields.inner("percentiles") if isinstance(fields.raw.get("percentiles"), dict) else Fields({}, fields.file)
-    found: dict[str, float | None] = {f"mean_{name}": fields.number(mean), f"std_{name}": fields.number(std)}
+    found: dict[str, float | None] = {
+        f"mean_{name}": fields.number(mean, finite=True),
+        f"std_{name}": fields.number(std, finite=True),
+    }
     for stat, keys in (
         ("median", ("median", "p50", "p050")), ("p50", ("p50", "p050", "median")), ("p90", ("p90", "p090")),
         ("p95", ("p95", "p095")), ("p99", ("p99", "p099")),
     ):  # fmt: skip
-        values = [v for source in (fields, inner) for key in keys if (v := source.number(key)) is not None]
+        values = [v for source in (fields, inner) for key in keys if (v := source.number(key, finite=True)) is not None]
         found[f"{stat}_{name}"] = values[0] if values else None
     return {key: None if value is None else value * factor for key, value in found.items()}
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reports.imports.build import integers, subject_of, title
-from reports.imports.fields import Fields, spread, told_unknown
+from reports.imports.fields import MOST_SECONDS, MOST_TOKENS, Fields, spread, told_unknown
 from reports.imports.records import Records
 from reports.subject import Subject
 from workloads.errors import InputError, Place
@@ -143,16 +143,20 @@ def _records(f: Fields, completed: int | None, others: int) -> tuple[Records | N
     """Every request, or a word on why not: reports may hold a sample of them only, or none."""
     raw = f.raw.get("requests")
     groups = raw if isinstance(raw, dict) else {}
-    good = [r for r in groups.get("successful") or [] if isinstance(r, dict)]
-    bad = [r for name in ("errored", "incomplete") for r in groups.get(name) or [] if isinstance(r, dict)]
+    held = Fields(groups, f.file, f"{f.where}.requests")
+    good, *others_held = (
+        [Fields(r, f.file, f"{held.where}.{name}[{i}]") for i, r in enumerate(held.items(name) or [])]
+        for name in ("successful", "errored", "incomplete")
+    )
+    bad = [row for group in others_held for row in group]
     if not good:
         return None, []
     if completed is not None and (len(good) != completed or len(bad) > others):
         return None, [f"the report holds {len(good)} requests of {completed}: figures are as reported"]
-    rows = [Fields(r, f.file, f"{f.where}.requests") for r in [*good, *bad]]
+    rows = [*good, *bad]
 
-    def column(key: str, factor: float = 1.0) -> np.ndarray:
-        values = [row.number(key) for row in rows]
+    def column(key: str, factor: float = 1.0, most: float = MOST_SECONDS) -> np.ndarray:
+        values = [row.number(key, most=most / factor, finite=True) for row in rows]
         return np.array([np.nan if v is None else v * factor for v in values])
 
     starts = column("request_start_time")
@@ -160,12 +164,13 @@ def _records(f: Fields, completed: int | None, others: int) -> tuple[Records | N
     ttft, gap, outputs = (
         column("time_to_first_token_ms", 1e-3),
         column("inter_token_latency_ms", 1e-3),
-        column("output_tokens"),
+        column("output_tokens", most=MOST_TOKENS),
     )
     # to the last token, as TPOT wants it; request_latency goes on to the end of the stream
     latency = np.where(np.isfinite(gap) & (outputs > 1), ttft + gap * (outputs - 1), column("request_latency"))
     records = Records(
-        ttft, latency, integers(column("prompt_tokens"), len(rows)), integers(outputs, len(rows)), ok,
+        ttft, latency, integers(column("prompt_tokens", most=MOST_TOKENS), len(rows)), integers(outputs, len(rows)), ok,
         ["" if good_one else "errored" for good_one in ok], starts if np.isfinite(starts).all() else None, None,
     )  # fmt: skip
-    return records, []
+    names = "time_to_first_token_ms", "request_latency"
+    return records.check(lambda i, key, message: rows[i].error(key, message), *names), []

@@ -8,13 +8,14 @@ tokens.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reports.imports.build import integers, subject_of, title
-from reports.imports.fields import Fields, read_json, spread, told_unknown
+from reports.imports.fields import MOST_SECONDS, MOST_TOKENS, Fields, read_json, spread, told_unknown
 from reports.imports.records import Records
 from reports.subject import Subject
 from workloads.errors import InputError, Place
@@ -118,31 +119,45 @@ def _records(raw: Any, file: str) -> Records:
     ttft, latency, inputs, outputs, sent = (np.array([row[i] for row in rows], float) for i in range(5))
     errors = [row[5] for row in rows]
     gaps = [row[6] for row in rows]
-    return Records(
+    records = Records(
         ttft, latency, integers(inputs, len(rows)), integers(outputs, len(rows)), np.array([not e for e in errors], bool), errors,
         sent, gaps,
+    )  # fmt: skip
+    return records.check(
+        lambda i, key, message: InputError(message, place=Place(file=file, key=f"[{i}].{key}".rstrip("."))),
+        "time_to_first_token", "end_time",
     )  # fmt: skip
 
 
 def _request(f: Fields) -> tuple[float, float, float, float, float, str, list[float]]:
     """(ttft, latency, input tokens, output tokens, sent, error, gaps) of a request."""
-    start, end = f.number("start_time", needed=True), f.number("end_time", needed=True)
+    start, end = (f.number(key, most=MOST_SECONDS, needed=True) for key in ("start_time", "end_time"))
+    if end < start:
+        raise f.error("end_time", f"is before start_time ({end:g} and {start:g})")
     error = f.get("error")
     text = "" if not error else str(error.get("error_type") or "error") if isinstance(error, dict) else str(error)
     computed, info = f.inner("computed_metrics"), f.inner("info")
     answer = info.inner("response_metrics")
     times = answer.numbers("output_token_times") or info.numbers("output_token_times") or []
+    for i, (before, after) in enumerate(pairwise([start, *times])):
+        if not after >= before:
+            raise answer.error(f"output_token_times[{i}]", "must be a time that is not before the last one")
     gaps = computed.numbers("inter_token_latencies")
-    first = computed.number("time_to_first_token")
+    if gaps is not None and not np.isfinite(gaps).all():
+        raise computed.error("inter_token_latencies", "must not have null in it")
+    first = computed.number("time_to_first_token", most=MOST_SECONDS, finite=True)
     if first is None and times:
         first = times[0] - start
     gaps = gaps if gaps is not None else np.diff(times).tolist()
-    inputs = [computed.number("input_tokens"), info.number("input_tokens")]
-    inputs.append(info.inner("request_metrics").inner("text").number("input_tokens"))
+    inputs = [
+        computed.number("input_tokens", most=MOST_TOKENS, finite=True),
+        info.number("input_tokens", most=MOST_TOKENS, finite=True),
+    ]
+    inputs.append(info.inner("request_metrics").inner("text").number("input_tokens", most=MOST_TOKENS, finite=True))
     outputs = [
-        computed.number("output_tokens"),
-        answer.number("output_tokens"),
-        info.number("output_tokens"),
+        computed.number("output_tokens", most=MOST_TOKENS, finite=True),
+        answer.number("output_tokens", most=MOST_TOKENS, finite=True),
+        info.number("output_tokens", most=MOST_TOKENS, finite=True),
         float(len(times)),
     ]
     if first is None:  # not streamed: nothing is known before the end

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from reports.run_data import FAILED, FINISHED, Requests, RunData, Timeline, TokenTimes
+from workloads.errors import InputError
 
 BUCKETS = 300
+MOST_OUTPUTS = 200_000_000
+"""Of a file: every one becomes a row, and more rows than this fit into no memory."""
+_ROUNDING = 1e-5
+"""Seconds by which two times taken from clocks of many digits may be apart."""
 _COUNTS = (
     "steps", "prefill_tokens", "decode_tokens", "output_tokens", "arrivals", "finished", "refused", "preemptions",
     "cached_tokens",
@@ -38,6 +43,26 @@ class Records:
     sent: np.ndarray | None = None
     gaps: Sequence[Sequence[float]] | None = None
     cached: np.ndarray | None = None
+
+    def check(self, fault: Callable[[int, str, str], InputError], ttft: str, latency: str) -> Records:
+        """These records, if they can be true.
+
+        Args:
+            fault: an error from a request's number, the name of a field of it, and what is wrong.
+            ttft, latency: what the file calls these.
+
+        Raises:
+            InputError: a request ended before its first token, or there are more tokens than can be held.
+        """
+        early = self.ok & (self.latency < self.ttft - _ROUNDING * np.maximum(1.0, np.nan_to_num(self.ttft)))
+        for i in np.flatnonzero(early).tolist():
+            raise fault(
+                i, latency, f"is {self.latency[i]:g} s, less than the {self.ttft[i]:g} s to its first token ({ttft})"
+            )
+        over = np.flatnonzero(np.cumsum(self.outputs) > MOST_OUTPUTS)
+        if len(over):
+            raise fault(int(over[0]), "", f"output tokens up to here are more than {MOST_OUTPUTS:,}")
+        return self
 
 
 def run_of(records: Records, info: dict, notes: Sequence[str] = ()) -> RunData:

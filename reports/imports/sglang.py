@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from reports.imports.build import integers, subject_of, title
+from reports.imports.build import subject_of, title
 from reports.imports.fields import Fields, read_lines, statistics, told_unknown
-from reports.imports.records import Records
-from reports.imports.vllm import load_of
+from reports.imports.vllm import lists_of, load_of
 from reports.subject import Subject
 
 TOOL = "SGLang"
@@ -53,7 +50,10 @@ def from_raw(raw: Any, file: str, where: str = "") -> Subject:
     if reported["completed"]:
         reported |= known
     load = load_of(f)
-    records = _records(f)
+    if f.raw.get("ttfts") is not None and f.raw.get("itls") is None:
+        raise f.error("itls", "must be a list for each request")
+    # E2E is TTFT and all gaps: the file has no latencies
+    records = lists_of(f, reported["completed"], known)
     config = {
         "backend": f.text("backend"), "dataset": f.text("dataset_name"), "load": load,
         **{key: f.raw.get(key) for key in _QUIET[:5]},
@@ -68,20 +68,3 @@ def from_raw(raw: Any, file: str, where: str = "") -> Subject:
         load=load, records=records, config={k: v for k, v in config.items() if v is not None},
         notes=[*notes, *told_unknown(f.unknown())], requests=reported["completed"],
     )  # fmt: skip
-
-
-def _records(f: Fields) -> Records | None:
-    """Every request; a request that failed has a text in `errors`. E2E is TTFT and all gaps: the file has no latencies."""
-    ttfts = f.numbers("ttfts")
-    if ttfts is None:
-        return None
-    size = len(ttfts)
-    inputs, outputs = f.numbers("input_lens", size), f.numbers("output_lens", size)
-    gaps = f.items("itls")
-    if gaps is None or len(gaps) != size or not all(isinstance(g, list) for g in gaps):
-        raise f.error("itls", f"must be a list for each of {size} requests")
-    errors = f.items("errors") or [""] * size
-    texts = [str(e or "") for e in errors] if len(errors) == size else [""] * size
-    latency = np.array(ttfts) + np.array([float(np.sum(g)) for g in gaps])
-    ok = np.array([not text for text in texts], bool)
-    return Records(np.array(ttfts), latency, integers(inputs, size), integers(outputs, size), ok, texts, None, gaps)

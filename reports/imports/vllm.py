@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from reports.imports.build import integers, subject_of, title
-from reports.imports.fields import MOST_TOLD, Fields, read_json, statistics, told_unknown
+from reports.imports.fields import MOST_TOKENS, MOST_TOLD, Fields, read_json, statistics, told_unknown
 from reports.imports.records import Records
 from reports.subject import Subject
 from reports.wording import clean
@@ -30,6 +30,8 @@ _QUIET = (
     "tokenizer_id", "best_of", "use_beam_search", "rtfx", "queue_times", "rps_change_events", "generated_texts", "errors",
     "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps",
 )  # fmt: skip
+MOST_SETTING = 2**63
+"""A clock in nanoseconds is below it."""
 _QUIET_STARTS = ("spec_decode_", "diffusion_", "probe_")
 
 
@@ -70,7 +72,7 @@ def from_raw(raw: Any, file: str) -> Subject:
         "model": model, "backend": backend, "label": label, "date": f.get("date"), "endpoint_type": f.get("endpoint_type"),
         "load": load, "burstiness": f.get("burstiness"),
     }  # fmt: skip
-    records = _records(f)
+    records = lists_of(f, reported["completed"], known)
     notes = []
     for key in f.raw:
         if key in _QUIET or key.startswith(_QUIET_STARTS) or "client_queue" in key:
@@ -83,6 +85,9 @@ def from_raw(raw: Any, file: str) -> Subject:
         )
     unknown = f.unknown()
     own = {key: f.raw[key] for key in unknown if isinstance(f.raw[key], str | int | float | bool)}
+    for key, value in own.items():
+        if isinstance(value, int) and abs(value) > MOST_SETTING:
+            raise f.error(key, f"must not be more than {MOST_SETTING:g}")
     if own:  # --metadata, or fields of a newer version: nothing tells them apart
         config["metadata"] = own
         shown = ", ".join(clean(key, 40) for key in list(own)[:MOST_TOLD])
@@ -102,16 +107,20 @@ def load_of(f: Fields) -> dict[str, Any]:
     return {"mode": "open", **({"rate": rate} if rate else {}), **({"concurrency": cap} if cap else {})}
 
 
-def _records(f: Fields) -> Records | None:
-    """Every request, where the file has lists of them."""
+def lists_of(f: Fields, completed: float | None, known: dict[str, float | None]) -> Records | None:
+    """Every request, where the file has lists of them, in seconds.
+
+    Args:
+        completed, known: what the file says itself; lists that cannot belong to it are refused.
+    """
     ttfts = f.numbers("ttfts")
     if ttfts is None:
         return None
     size = len(ttfts)
-    inputs, outputs = f.numbers("input_lens", size), f.numbers("output_lens", size)
-    gaps = f.items("itls")
-    if gaps is not None and (len(gaps) != size or not all(isinstance(g, list) for g in gaps)):
-        raise f.error("itls", f"must be a list for each of {size} requests")
+    if completed is not None and completed > size:
+        raise f.error("completed", f"is {completed:g}, but the file has {size} requests (ttfts)")
+    inputs, outputs = (f.numbers(key, size, most=MOST_TOKENS) for key in ("input_lens", "output_lens"))
+    gaps = f.gaps("itls", size)
     ttft = np.array(ttfts)
     latencies, starts = f.numbers("latencies", size), f.numbers("start_times", size)
     if latencies is not None:
@@ -123,10 +132,24 @@ def _records(f: Fields) -> Records | None:
     errors = f.items("errors")
     texts = [str(e or "") for e in errors] if errors is not None and len(errors) == size else [""] * size
     ok = np.array([not text for text in texts], bool)
-    return Records(
+    answered = ok & (integers(outputs, size) > 0)
+    _in_seconds(f, "ttfts", "mean_ttft_ms", ttft[answered], known)
+    _in_seconds(f, "itls", "mean_itl_ms", np.array([g for row in gaps or [] for g in row]), known)
+    records = Records(
         ttft, latency, integers(inputs, size), integers(outputs, size), ok, texts,
-        np.array(starts) if starts is not None else None, gaps,
+        np.array(starts) if starts is not None and None not in (f.get("start_times") or []) else None, gaps,
     )  # fmt: skip
+    return records.check(lambda i, key, message: f.error(f"{key or 'output_lens'}[{i}]", message), "ttfts", "latencies")
+
+
+def _in_seconds(f: Fields, key: str, mean: str, values: np.ndarray, known: dict[str, float | None]) -> None:
+    """Refuse milliseconds, which the file's own mean gives away."""
+    values, told = values[np.isfinite(values)], known.get(mean)
+    if not told or not len(values):
+        return
+    times = float(values.mean()) * 1e3 / told
+    if 500 < times < 2000:
+        raise f.error(key, f"must be seconds, seems to be milliseconds: its mean is {times:.0f} times {mean}")
 
 
 def _chunked(r: Records) -> bool:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import json
+import random
 
 import foreign_results as foreign
 import numpy as np
@@ -326,3 +328,142 @@ def test_hostile_names(known, tmp_path):
     (found,) = read_results(put(tmp_path, "v.json", raw))
     assert len(found.name) <= 120
     assert "\x1b" not in found.name
+
+
+# what no benchmark can have measured
+
+HUGE = int("9" * 400)
+
+
+def refused(folder, name: str, content, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_results(put(folder, name, content))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("ttfts", -0.1, r"ttfts\[0\]: must not be negative"),
+        ("ttfts", float("inf"), r"ttfts\[0\]: must be a finite number"),
+        ("ttfts", float("nan"), r"ttfts\[0\]: must be a finite number"),
+        ("ttfts", HUGE, r"ttfts\[0\]: must not be more than 1e\+12"),
+        ("ttfts", 1e3, r"latencies\[0\]: is .* s, less than the 1000 s to its first token"),
+        ("output_lens", 10**12, r"output_lens\[0\]: must not be more than 1e\+08"),
+        ("input_lens", -1, r"input_lens\[0\]: must not be negative"),
+        ("start_times", 1e13, r"start_times\[0\]: must not be more than 1e\+12"),
+        ("itls", [None], r"itls\[0\]\[0\]: must be a number, is None"),
+        ("itls", ["x"], r"itls\[0\]\[0\]: must be a number, is 'x'"),
+        ("itls", [0.1, [0.1]], r"itls\[0\]\[1\]: must be a number"),
+        ("itls", [-0.1], r"itls\[0\]\[0\]: must not be negative"),
+    ],
+)
+def test_impossible_entries_are_named(known, tmp_path, key, value, said):
+    raw = foreign.vllm(known)
+    raw[key] = [value, *raw[key][1:]]
+    refused(tmp_path, "v.json", raw, said)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"completed": 13}, "completed: is 13, but the file has 12 requests"),
+        ({"completed": HUGE}, "completed: must not be more than"),
+        ({"output_throughput": 1e16}, "output_throughput: must not be more than"),
+        ({"total_input_tokens": 2**53 + 1}, "total_input_tokens: must not be more than"),
+        ({"request_rate": -2.0}, "request_rate: must not be negative"),
+        ({"own_setting": HUGE}, "own_setting: must not be more than"),
+    ],
+)
+def test_impossible_figures_are_named(known, tmp_path, change, said):
+    refused(tmp_path, "v.json", foreign.vllm(known) | change, said)
+
+
+def test_too_many_tokens_in_all(known, tmp_path):
+    refused(tmp_path, "v.json", foreign.vllm(known, output_lens=[10**8] * 12), r"output_lens\[2\]: output tokens")
+
+
+@pytest.mark.parametrize("key", ["ttfts", "itls"])
+def test_milliseconds_among_seconds(known, tmp_path, key):
+    raw = foreign.vllm(known)
+    raw |= {"latencies": [v * 1e3 for v in raw["latencies"]]}
+    raw[key] = [[g * 1e3 for g in v] if isinstance(v, list) else v * 1e3 for v in raw[key]]
+    if key == "itls":
+        raw["latencies"] = [v + 1e3 for v in raw["latencies"]]
+    refused(tmp_path, "v.json", raw, f"{key}: must be seconds, seems to be milliseconds: its mean is 1000 times")
+
+
+@pytest.mark.parametrize("group", ["successful", "errored", "incomplete"])
+@pytest.mark.parametrize("value", [3, True, "x", [3]])
+def test_guidellm_groups_that_are_no_lists(known, tmp_path, group, value):
+    raw = foreign.guidellm(known)
+    raw["benchmarks"][0]["requests"][group] = value
+    refused(tmp_path, "g.json", raw, rf"benchmarks\[0\]\.requests\.{group}.*: must be an? (list|object)")
+
+
+@pytest.mark.parametrize("value", [3, True, "request_start_ns", None])
+def test_aiperf_records_without_metadata(known, tmp_path, value):
+    lines = foreign.aiperf_records(known).splitlines()
+    lines[2] = json.dumps(json.loads(lines[2]) | {"metadata": value})
+    refused(tmp_path, "profile_export.jsonl", "\n".join(lines), r"profile_export\.jsonl:3: is no request of AIPerf")
+
+
+def test_aiperf_table_with_a_field_too_long(tmp_path):
+    refused(tmp_path, "x.csv", "Metric,avg\nRequest Latency (ms)," + "1" * 140_000, r"x\.csv:2: is not CSV")
+
+
+def test_inference_perf_times_that_go_back(known, tmp_path):
+    rows = foreign.inference_perf_requests(known)
+    rows[1]["end_time"] = 1.0
+    refused(tmp_path, "r.json", rows, r"\[1\]\.end_time: is before start_time")
+    rows = foreign.inference_perf_requests(known)
+    rows[1]["info"]["response_metrics"]["output_token_times"][1] = 1.0
+    refused(tmp_path, "r.json", rows, r"\[1\]\.info\.response_metrics\.output_token_times\[1\]: must be a time")
+
+
+HOSTILE = (
+    None, True, -1, 0, 10**12, HUGE, 2**53 + 1, -0.5, 1e16, 1e308, float("nan"), float("inf"), float("-inf"), "", "x", "inf",
+    [], [None], ["x"], [[]], [1e308], {}, {"a": 1}, {"mean": HUGE}, {"avg": -1}, {"value": "x"}, "<script>\x1b[31m\ud800",
+)  # fmt: skip
+
+
+def mutated(raw, rng: random.Random):
+    """A copy with something inside replaced or taken away."""
+    raw = copy.deepcopy(raw)
+    node, rest = raw, rng.randrange(1, 8)
+    while isinstance(node, dict | list) and node:
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        key = rng.choice(keys)
+        rest -= 1
+        if rest == 0 or not isinstance(node[key], dict | list) or not node[key]:
+            if rng.random() < 0.1:
+                del node[key]
+            else:
+                node[key] = copy.deepcopy(rng.choice(HOSTILE))
+            break
+        node = node[key]
+    return raw
+
+
+@pytest.mark.parametrize("tool", ["v", "s", "g", "a", "profile_export", "i", "r", "x"])
+def test_hostile_files_give_input_errors_only(tmp_path, tool):
+    known, rng = Known(4), random.Random(7)
+    raw = {
+        "v": lambda: foreign.vllm(known), "s": lambda: json.loads(foreign.sglang(known)), "g": lambda: foreign.guidellm(known),
+        "a": lambda: foreign.aiperf(known), "i": lambda: foreign.inference_perf(known),
+        "r": lambda: foreign.inference_perf_requests(known), "x": lambda: foreign.aiperf_table(known).splitlines(),
+        "profile_export": lambda: [json.loads(line) for line in foreign.aiperf_records(known).splitlines()],
+    }[tool]()  # fmt: skip
+    raised = 0
+    for _ in range(300):
+        content = mutated(raw, rng)
+        if tool == "x":
+            content = "\n".join(str(line).encode("utf-8", "replace").decode() for line in content)
+        elif tool == "profile_export":
+            content = "\n".join(map(json.dumps, content))
+        path = put(tmp_path, tool + {"x": ".csv", "profile_export": ".jsonl"}.get(tool, ".json"), content)
+        try:
+            assert read_results(path)
+        except InputError as error:
+            assert str(path) in str(error)
+            raised += 1
+    assert 0 < raised < 300

@@ -277,6 +277,38 @@ def test_tokens_beyond_the_steps_are_refused(run, tmp_path):
         read_run(out)
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        ("9" * 5000, "a number of 5000 digits is too large"),
+        ("9" * 400, "a number of 400 digits is too large"),
+        ("1e400", "1e400 is too large a number"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_numbers_and_nesting_beyond_measure(tmp_path, number, said):
+    (tmp_path / "run.json").write_text(f'{{"schema_version": {number}}}', "utf-8")
+    with pytest.raises(InputError, match=rf"run\.json: is not readable JSON \(.*{said}"):
+        read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", b"{not json", "is not JSON"),
+        ("a.json", b"\xff\xfe", "it is not UTF-8"),
+        ("a.json", b"{}", "neither a run folder nor a result file"),
+        ("a.txt", b"x", "neither a run folder nor a result file"),
+    ],
+)
+def test_a_file_that_is_no_run_says_what_is_wrong_with_it(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{name}: .*({said})"):
+        read_run(tmp_path / name)
+    with pytest.raises(InputError, match="no such run folder"):
+        read_run(tmp_path / "none.json")
+
+
 def test_heavy_packages_stay_out_until_needed():
     code = (
         "import sys, reports.run_folder, reports.console, reports.html, reports.gate, reports.export\n"

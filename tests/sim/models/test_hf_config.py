@@ -186,3 +186,23 @@ def test_a_folder_without_config(tmp_path):
 )  # fmt: skip
 def test_quantization_sections(tmp_path, section, mode):
     assert load_model(write(tmp_path / "m", LLAMA | {"quantization_config": section})).native_quantization == mode
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"hidden_size": ' + "9" * 5000 + "}", "too many digits"),
+        (json.dumps(LLAMA | {"hidden_size": int("9" * 400)}), r"hidden_size: must be at most 1,000,000,000,000"),
+        (json.dumps(LLAMA | {"hidden_size": -int("9" * 400)}), r"hidden_size: must be at least 1, found -9{59}…"),
+    ],
+)
+def test_numbers_and_nesting_beyond_measure(tmp_path, text, match):
+    (tmp_path / "config.json").write_text(text, "utf-8")
+    with pytest.raises(InputError, match=match):
+        load_model(str(tmp_path / "config.json"))
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), "utf-8-sig")
+    assert load_model(str(tmp_path / "config.json")).hidden == 4096
