@@ -50,3 +50,16 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"has no head\.txt"):
         written(tmp_path / "file", "one", overwrite=True)
     assert (tmp_path / "out" / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_neighbour_is_never_touched(tmp_path: Path, fails: bool) -> None:
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "thesis.tex").write_text("years")
+    if fails:
+        with pytest.raises(RuntimeError), whole_folder(tmp_path / "out", "head.txt"):
+            raise RuntimeError("stop")
+    else:
+        written(tmp_path / "out", "one")
+    assert {path.name for path in tmp_path.iterdir()} == {"out.partial"} | (set() if fails else {"out"})
+    assert (tmp_path / "out.partial" / "thesis.tex").read_text() == "years"
