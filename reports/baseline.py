@@ -23,12 +23,14 @@ from reports.run_data import RunData
 from reports.run_folder import versions
 from reports.subject import Subject
 from reports.traffic import Traffic, differences
-from workloads.errors import InputError, OutputError, Place
+from reports.wording import clean
+from workloads.errors import InputError, OutputError, Place, unknown_name
 
 SCHEMA_VERSION = 1
 HIGHER, LOWER, EQUAL = "higher", "lower", "equal"
 DIRECTIONS = (HIGHER, LOWER, EQUAL)
 HISTORY = 20
+_KEYS = ("schema_version", "reason", "history", "traffic", "asked", "metrics", "config", "digests", "versions")
 SPEED = "simulator_speed_ratio"
 """How fast a run is simulated, in units of what this machine does otherwise (`experiments.cli.gate_speed`)."""
 
@@ -94,9 +96,10 @@ def read_baseline(path: Path) -> Baseline:
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(f"is not a readable baseline ({error})", place=Place(file=file)) from error
-    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+    if not isinstance(raw, dict) or not _is_version(raw.get("schema_version")):
         found = raw.get("schema_version") if isinstance(raw, dict) else None
         raise InputError(f"must be {SCHEMA_VERSION}, is {found!r}", place=Place(file=file, key="schema_version"))
+    _check_keys(raw, _KEYS, Place(file=file))
     if not isinstance(raw.get("traffic"), str):
         raise InputError("must be the fingerprint of the traffic", place=Place(file=file, key="traffic"))
     if not isinstance(raw.get("metrics"), dict) or not raw["metrics"]:
@@ -104,15 +107,18 @@ def read_baseline(path: Path) -> Baseline:
     for key in ("asked", "config", "digests", "versions"):
         if not isinstance(raw.get(key, {}), dict):
             raise InputError("must be an object", place=Place(file=file, key=key))
-    if not isinstance(raw.get("history", []), list):
-        raise InputError("must be a list", place=Place(file=file, key="history"))
+    if not isinstance(raw.get("reason", ""), str):
+        raise InputError("must be text", place=Place(file=file, key="reason"))
+    for key, value in raw.get("digests", {}).items():
+        if not isinstance(value, str):
+            raise InputError("must be text", place=Place(file=file, key=f"digests.{clean(key, 60)}"))
+    _check_history(raw.get("history", []), file)
     metrics = {
         name: _expectation(item, Place(file=file, key=f"metrics.{name}")) for name, item in raw["metrics"].items()
     }
     return Baseline(
-        Traffic.read(raw.get("asked"), raw["traffic"]), metrics, str(raw.get("reason", "")), raw.get("config", {}),
-        {str(k): str(v) for k, v in raw.get("digests", {}).items()}, raw.get("versions", {}),
-        tuple(item for item in raw.get("history", []) if isinstance(item, dict)),
+        Traffic.read(raw.get("asked"), raw["traffic"]), metrics, raw.get("reason", ""), raw.get("config", {}),
+        raw.get("digests", {}), raw.get("versions", {}), tuple(raw.get("history", [])),
     )  # fmt: skip
 
 
@@ -204,10 +210,11 @@ def _history(kept: Baseline | None, metrics: dict[str, Expectation], reason: str
 def _expectation(item: object, place: Place) -> Expectation:
     if not isinstance(item, dict):
         raise InputError("must be an object with values, better and tolerance", place=place)
+    _check_keys(item, ("values", "better", "tolerance"), place)
     values = item.get("values")
     if not isinstance(values, list) or not values or not all(_number(v) for v in values):
         raise InputError("must be a list of numbers", place=Place(place.file, key=f"{place.key}.values"))
-    if item.get("better") not in DIRECTIONS:
+    if not isinstance(item.get("better"), str) or item["better"] not in DIRECTIONS:
         raise InputError(
             f"must be 'higher', 'lower' or 'equal', is {item.get('better')!r}",
             place=Place(place.file, key=f"{place.key}.better"),
@@ -219,6 +226,30 @@ def _expectation(item: object, place: Place) -> Expectation:
             place=Place(place.file, key=f"{place.key}.tolerance"),
         )
     return Expectation(tuple(float(v) for v in values), item["better"], float(tolerance))
+
+
+def _is_version(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == SCHEMA_VERSION
+
+
+def _check_keys(item: dict, known: Sequence[str], place: Place) -> None:
+    """A misspelt key would otherwise be an expectation that nobody checks."""
+    for key in item:
+        if key not in known:
+            where = f"{place.key}.{clean(key, 60)}" if place.key else clean(key, 60)
+            raise unknown_name("key", clean(key, 60), known, place=Place(place.file, key=where))
+
+
+def _check_history(history: object, file: str) -> None:
+    if not isinstance(history, list):
+        raise InputError("must be a list", place=Place(file=file, key="history"))
+    for number, item in enumerate(history):
+        place = Place(file=file, key=f"history[{number}]")
+        if not isinstance(item, dict):
+            raise InputError("must be an object with reason and changes", place=place)
+        _check_keys(item, ("reason", "changes"), place)
+        if not isinstance(item.get("reason", ""), str) or not isinstance(item.get("changes", {}), dict):
+            raise InputError("must have a reason in words and changes as an object", place=place)
 
 
 def _number(value: object) -> bool:
