@@ -153,11 +153,16 @@ def write_text(path: Path, text: str, *, append: bool = False) -> None:
         raise OutputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def benchmark_action_files(path: Path) -> dict[str, Path]:
+    """The file of each direction."""
+    return {key: path.with_name(f"{path.stem}.{key}{path.suffix or '.json'}") for key in ("bigger", "smaller")}
+
+
 def write_benchmark_action(result: GateResult, path: Path) -> list[Path]:
     """Write one file a direction: `name.bigger.json` and `name.smaller.json` for `name.json`; the paths are given back."""
     written = []
     for key, points in benchmark_action(result).items():
-        file = path.with_name(f"{path.stem}.{key}{path.suffix or '.json'}")
+        file = benchmark_action_files(path)[key]
         write_text(file, strict_json.dumps(points) + "\n")
         written.append(file)
     return written

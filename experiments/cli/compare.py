@@ -60,8 +60,9 @@ def compare(
             f"{paths[sweeps.index(True)]} is a sweep and {paths[sweeps.index(False)]} is not",
             hint="compare sweeps with sweeps, and a point of a sweep (…/points/NAME) with a run",
         )
-    if len(set(map(str, paths))) < len(paths):
-        raise InputError("a run is named twice", hint="name different runs")
+    _check_twice(paths)
+    _check_names(name or [])
+    _check_outputs(paths, out, markdown)
     result, page, text, show = (_of_sweeps if all(sweeps) else _of_runs)(paths, name or [], force)
     if out is not None:
         written = _write_page(out, page(), result.plain())
@@ -110,7 +111,7 @@ def _of_sweeps(paths: list[Path], names: list[str], force: bool) -> tuple[Any, A
     from reports.wording import clean
 
     sweeps = [read_sweep(path if path.is_dir() else path.parent) for path in paths]
-    _check_names(names, len(sweeps))
+    _check_number(names, len(sweeps))
     sweeps = [replace(s, name=clean(names[i], 60)) if i < len(names) else s for i, s in enumerate(sweeps)]
     result = compare_sweeps(sweeps, force=force)
 
@@ -127,10 +128,7 @@ def _subjects(path: Path, *, alone: bool) -> list[Subject]:
     from experiments.cli.subjects import read_subjects
     from workloads.errors import InputError, Place
 
-    file, number = path, None
-    head, mark, tail = str(path).rpartition("#")
-    if mark and tail.isdigit() and not path.exists():
-        file, number = Path(head), int(tail)
+    file, number = _numbered(path)
     found = read_subjects(file)
     if found is None:
         from reports.imports import read_results
@@ -146,25 +144,84 @@ def _subjects(path: Path, *, alone: bool) -> list[Subject]:
     return found
 
 
+def _numbered(path: Path) -> tuple[Path, int | None]:
+    """A file and the number of the run in it that `#N` names."""
+    head, mark, tail = str(path).rpartition("#")
+    if mark and head and tail.isdecimal() and not path.exists():
+        return Path(head), int(tail)
+    return path, None
+
+
 def _named(subjects: list[Subject], names: list[str]) -> list[Subject]:
-    _check_names(names, len(subjects))
+    _check_number(names, len(subjects))
     return [s.named(names[i]) if i < len(names) else s for i, s in enumerate(subjects)]
 
 
-def _check_names(names: list[str], runs: int) -> None:
+def _check_twice(paths: list[Path]) -> None:
+    """No run against itself; of a file with several, different ones may be."""
+    from experiments.cli.paths import refuse_twice
+
+    numbered = [_numbered(path) for path in paths]
+    for number in {n or 1 for _, n in numbered}:
+        refuse_twice(file for file, n in numbered if (n or 1) == number)
+
+
+def _check_names(names: list[str]) -> None:
+    """Names tell runs apart."""
+    from reports.wording import clean
+    from workloads.errors import InputError, Place
+
+    told = [clean(name, 60).strip() for name in names]
+    if not all(told):
+        raise InputError("a name is empty", place=Place(key="--name"), hint="one name a run, in their order")
+    if double := next((name for i, name in enumerate(told) if name in told[:i]), None):
+        raise InputError(
+            f"{double!r} is given twice", place=Place(key="--name"), hint="give each run a name of its own"
+        )
+
+
+def _check_outputs(paths: list[Path], out: Path | None, markdown: Path | None) -> None:
+    """Nothing is written onto an input, into a folder that is one, or onto the other file."""
+    from experiments.cli.paths import check_distinct, inside
+    from experiments.cli.subjects import record_files
+    from workloads.errors import InputError, Place
+
+    written = [("--out", file) for file in (_page_files(out) if out is not None else ())]
+    if markdown is not None and str(markdown) != "-":
+        written.append(("--markdown", markdown))
+    check_distinct(written)
+    for path in (_numbered(path)[0] for path in paths):
+        files = record_files(path)
+        folder = path if path.is_dir() else path.parent if path.name in ("run.json", "sweep.json") else None
+        for key, file in written:
+            for each in files:
+                check_distinct([("a run to compare", each), (key, file)])
+            if folder is not None and inside(file, folder):
+                raise InputError(
+                    f"{file} lies in {folder}, which is compared", place=Place(key=key), hint="name another place"
+                )
+
+
+def _check_number(names: list[str], runs: int) -> None:
     from workloads.errors import InputError
 
     if len(names) > runs:
         raise InputError(f"--name is given {len(names)} times for {runs} runs", hint="one name a run, in their order")
 
 
-def _write_page(out: Path, page: str, plain: dict) -> list[Path]:
+def _page_files(out: Path) -> tuple[Path, Path]:
     """A file that ends in .html, or a folder with `report.html`; `compare.json` goes beside it."""
+    if out.suffix.lower() in (".html", ".htm"):
+        return out, out.with_suffix(".json")
+    return out / REPORT, out / "compare.json"
+
+
+def _write_page(out: Path, page: str, plain: dict) -> list[Path]:
+    """Write the page and the data."""
     from reports import strict_json
     from reports.gate_output import write_text
 
-    file = out if out.suffix.lower() in (".html", ".htm") else out / REPORT
-    data = file.with_suffix(".json") if file is out else out / "compare.json"
+    file, data = _page_files(out)
     write_text(file, page)
     write_text(data, strict_json.dumps(plain) + "\n")
     return [file, data]

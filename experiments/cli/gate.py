@@ -87,6 +87,7 @@ def gate(
     from workloads.errors import TwinserveError
 
     wanted = Outputs(junit, github, summary, benchmark_action, bencher)
+    _check_paths(runs, baseline, wanted)
     try:
         _check_options(update, reason, exact)
         expected = _expected(baseline, update)
@@ -123,6 +124,16 @@ class Outputs:
     benchmark_action: Path | None
     bencher: Path | None
 
+    def paths(self) -> list[tuple[str, Path | None]]:
+        """Every file that may be written, with its option."""
+        from reports.gate_output import benchmark_action_files
+
+        points = list(benchmark_action_files(self.benchmark_action).values()) if self.benchmark_action else []
+        return [
+            ("--junit", self.junit), ("--summary", self.summary), ("--benchmark-action", self.benchmark_action),
+            ("--bencher", self.bencher), *(("--benchmark-action", file) for file in points),
+        ]  # fmt: skip
+
     def write(self, result: GateResult, summaries: list[dict]) -> list[Path]:
         """Write every file.
 
@@ -138,6 +149,7 @@ class Outputs:
             written.append(self.junit)
         if self.summary:
             to.write_text(self.summary, to.markdown(result), append=True)
+            written.append(self.summary)
         if self.benchmark_action:
             written += to.write_benchmark_action(result, self.benchmark_action)
         if self.bencher:
@@ -183,6 +195,20 @@ class Running:
     def touches(self) -> bool:
         """Whether anything was asked for that a finished run cannot have."""
         return bool(self.settings or self.backend or self.repeat > 1) or self.seed is not None or self.out is not None
+
+
+def _check_paths(runs: list[Path], baseline: Path, wanted: Outputs) -> None:
+    """Nothing is written onto what is read or onto something else that is written, and no run counts twice."""
+    from experiments.cli.paths import check_distinct, refuse_twice
+    from experiments.cli.subjects import record_files
+
+    refuse_twice(runs)
+    files = [("a run", file) for run in runs for file in record_files(run)]
+    written = [("--baseline", baseline), *wanted.paths()]
+    check_distinct(written)
+    for option in written:
+        for file in files:
+            check_distinct([file, option])
 
 
 def _check_options(update: bool, reason: str, exact: bool | None) -> None:

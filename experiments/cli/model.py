@@ -69,7 +69,9 @@ def import_(
 
     need_torch("bench model import")
     from backends.weights.from_gguf import import_gguf
+    from experiments.cli.paths import check_apart
 
+    check_apart("--out", out, Path(source).expanduser(), "the model to convert", within=True)
     with Progress(f"converting {source}", enabled=not quiet) as progress:
         import_gguf(source, out, dtype=dtype, overwrite=overwrite, progress=progress)
     if not quiet:

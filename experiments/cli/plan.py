@@ -92,6 +92,7 @@ def plan(
       bench plan llama-3-8b --traffic chat.jsonl --rate 200 --slo ttft=1s --price h100=2.5/h --price l40s=0.9/h
       bench plan llama-3-8b --traffic workload.yaml --emit kubernetes --out deploy.yaml
     """
+    from experiments.cli.paths import check_distinct
     from experiments.cli.sweep import default_workers
     from experiments.planner.emit import TARGETS
     from experiments.planner.plan import check_question, make_plan
@@ -104,8 +105,16 @@ def plan(
         raise unknown_name("target", emit[:60], TARGETS, place=Place(key="--emit"))
     if out is not None and emit is None:
         raise InputError("--out is for what --emit makes", place=Place(key="--out"), hint=f"add --emit {TARGETS[0]}")
+    for key, given in (
+        ("--gpus", gpus), ("--price", price), ("--quantization", quantization), ("--kv-dtype", kv_dtype), ("--engine", engine)
+    ):  # fmt: skip
+        if given and any(not name.strip() for each in given for name in each.split(",")):
+            raise InputError("has an empty name", place=Place(key=key), hint="leave the option out for its default")
     if out is not None:
         _check(out)
+        inputs = (("the model", Path(model)), ("--traffic", Path(traffic)), ("--quality", quality))
+        for what, path in inputs:
+            check_distinct([(what, path), ("--out", out)])
     chosen = list(engine or [])
     if emit not in (None, "kubernetes") and chosen not in ([], [emit]):
         raise InputError(

@@ -76,6 +76,9 @@ def quality(
     if out is not None:
         check_replaceable(out, FILE, overwrite=overwrite)
     wanted = parse_modes(modes or DEFAULT_MODES)
+    _check_places(
+        out, keep, Path(model), [each.folder for each in wanted if each.folder is not None], (data, calibration)
+    )
     _check(backend, device)
     texts = read_text(data, "evaluation"), read_text(calibration, "calibration")
     source = model_folder(model)
@@ -90,6 +93,25 @@ def quality(
             write_quality(found, partial)
             draw(found, partial / "quality.svg")
     _show(found, out, json, quiet)
+
+
+def _check_places(
+    out: Path | None, keep: Path | None, model: Path, checkpoints: list[Path], texts: tuple[str, str]
+) -> None:
+    """Nothing that is written takes the place of a model, a checkpoint, a text, or of what is kept."""
+    from experiments.cli.paths import check_apart, check_text
+
+    sources = [(model, "the model"), *((folder, "a checkpoint to measure") for folder in checkpoints)]
+    for source, what in sources:
+        if out is not None:
+            check_apart("--out", out, source, what)
+        if keep is not None:
+            check_apart("--keep", keep, source, what, around=True)
+    if out is not None:
+        for text in texts:
+            check_text("--out", out, text)
+        if keep is not None:
+            check_apart("--out", out, keep, "the folder of --keep", within=True)
 
 
 def _check(backend: str, device: str) -> None:

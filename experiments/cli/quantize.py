@@ -57,6 +57,7 @@ def quantize(
       bench run workload.yaml --backend torch --set model=models/smollm2-gptq
     """
     from backends.extra import need_torch
+    from experiments.cli.paths import check_apart, check_text
     from workloads.folders import check_replaceable
 
     need_torch("bench quantize")
@@ -65,8 +66,10 @@ def quantize(
 
     name = find_mode(mode)
     _check_options(name, asymmetric, act_order, sparse)
-    check_replaceable(out, "config.json", overwrite=overwrite)
     source = model_folder(model)
+    check_apart("--out", out, source, "the model")
+    check_text("--out", out, calibration)
+    check_replaceable(out, "config.json", overwrite=overwrite)
     ids = _ids(source, calibration, samples, length) if name in CALIBRATED else None
     recipe = Recipe(name, group, not asymmetric, act_order, sparse / 100)
     with Progress(f"quantizing to {name}", enabled=not (json or quiet)) as progress:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TABLES, FIGURES, VLLM = ("csv", "parquet"), ("svg", "pdf", "png"), "vllm-json"
 FORMATS = (*TABLES, VLLM, *FIGURES)
-EXPORT = "export"
+EXPORT, VLLM_FILE = "export", "vllm.json"
 
 
 def report(
@@ -54,6 +54,7 @@ def report(
     from reports.metrics import summarize
 
     wanted = _formats(export)
+    _check_out(run, out, wanted)
     subject = _subject(run)
     measured = subject is not None
     data = _data(subject, run)
@@ -82,6 +83,30 @@ def _formats(export: list[str] | None) -> list[str]:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
     return list(dict.fromkeys(export or ()))
+
+
+def _check_out(run: Path, out: Path | None, wanted: list[str]) -> None:
+    """Exports go into no run folder and onto no input; a run folder that is made does not replace what it is made from.
+
+    Raises:
+        InputError: they would.
+    """
+    from experiments.cli.paths import check_apart, check_distinct
+    from reports.run_folder import RUN
+    from workloads.errors import InputError, Place
+
+    if out is None:
+        return
+    check_apart("--out", out, run, "what is read", within=True, around=bool(wanted))
+    if not wanted:
+        return
+    if (out / RUN).is_file():
+        hint = f"such as {out / EXPORT}"
+        raise InputError(
+            f"{out} is a run folder, in which exports are not written", place=Place(key="--out"), hint=hint
+        )
+    if VLLM in wanted:
+        check_distinct([("what is read", run), ("--out", out / VLLM_FILE)])
 
 
 def _subject(path: Path) -> Subject | None:
@@ -148,7 +173,7 @@ def _export(data: RunData, summary: dict[str, Any], wanted: list[str], folder: P
         if "parquet" in wanted:
             files += write_parquet(data, folder)
         if VLLM in wanted:
-            files.append(folder / "vllm.json")
+            files.append(folder / VLLM_FILE)
             write_vllm_result(data, files[-1], summary, detailed=True)
         if figures := [name for name in wanted if name in FIGURES]:
             from reports.figures import export_run_figures

@@ -9,6 +9,17 @@ if TYPE_CHECKING:
     from reports.subject import Subject
 
 
+def record_files(path: Path) -> list[Path]:
+    """What a run is read from: of a run folder its run.json, itself and its tables, else the path alone."""
+    from reports.columns import TABLES
+    from reports.run_folder import RUN
+
+    folder = path if path.is_dir() else path.parent if path.name == RUN else None
+    if folder is None or not (folder / RUN).is_file():
+        return [path]
+    return [folder / RUN, folder, *(folder / table.file for table in TABLES)]
+
+
 def read_subjects(path: Path, *, intervals: bool = False) -> list[Subject] | None:
     """The runs of a path; None where it is neither a run folder nor a result file, and so perhaps a workload.
 

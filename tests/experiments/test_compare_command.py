@@ -113,6 +113,14 @@ def test_sweeps(write: Callable[..., Path], tmp_path: Path) -> None:
     [
         (("{a}",), "two runs or more"),
         (("{a}", "{a}"), "named twice"),
+        (("{a}", "{a}/../h100-sxm/"), "named twice"),
+        (("{a}", "{a}/run.json"), "named twice"),
+        (("{a}", "{b}", "--name", "x", "--name", "x"), "'x' is given twice"),
+        (("{a}", "{b}", "--name", " "), "a name is empty"),
+        (("{a}", "{b}", "--out", "{a}"), "which is compared"),
+        (("{a}", "{b}", "--out", "{b}/run.html"), "which is compared"),
+        (("{a}", "{b}", "--markdown", "{b}/run.json"), "is also a run to compare"),
+        (("{a}", "{b}", "--out", "{w}.html", "--markdown", "{w}.json"), "is also --out"),
         (("{a}", "nowhere"), "no such file or folder"),
         (("{a}", "{w}"), "neither a run folder nor a result file"),
         (("{a}", "{b}", "--name", "1", "--name", "2", "--name", "3"), "--name is given 3 times"),
@@ -121,8 +129,21 @@ def test_sweeps(write: Callable[..., Path], tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(two: tuple[Path, Path], workload: Path, arguments: tuple[str, ...], said: str) -> None:
-    names = {"{a}": str(two[0]), "{b}": str(two[1])}
-    done = bench("compare", *(names.get(a, a.replace("{w}", str(workload))) for a in arguments))
+    before = [(folder / "run.json").read_bytes() for folder in two]
+    names = {"{a}": str(two[0]), "{b}": str(two[1]), "{w}": str(workload)}
+    for name, path in names.items():
+        arguments = tuple(argument.replace(name, path) for argument in arguments)
+    done = bench("compare", *arguments)
+    assert [(folder / "run.json").read_bytes() for folder in two] == before
     assert done.exit_code == 2, done.output
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_page_beside_a_result_file_does_not_replace_it(two: tuple[Path, Path], tmp_path: Path) -> None:
+    result = tmp_path / "p.json"
+    write_vllm_result(read_run(two[0]), result, detailed=True)
+    before = result.read_bytes()
+    done = bench("compare", two[0], result, "--out", tmp_path / "p.html")
+    assert done.exit_code == 2 and "is also a run to compare" in done.stderr
+    assert result.read_bytes() == before and not (tmp_path / "p.html").exists()

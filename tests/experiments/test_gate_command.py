@@ -165,7 +165,7 @@ def test_every_output_of_a_failure(closed: Path, base: Path, tmp_path: Path, mon
     assert json.loads((tmp_path / "p.smaller.json").read_text())
     measure = json.loads(metrics.read_text())["closed"]["output_throughput"]
     assert measure["lower_value"] < measure["value"] < measure["upper_value"], "a single run has its own interval"
-    assert f"wrote {xml}" in done.stdout
+    assert f"wrote {xml}" in done.stdout and f"wrote {summary}" in done.stdout
 
 
 def test_json_stays_json_beside_annotations(closed: Path, base: Path) -> None:
@@ -293,3 +293,26 @@ def test_a_baseline_that_is_none_is_told_before_anything_runs(
             assert str(path) in done.stderr
             assert "Traceback" not in done.stderr
     assert runner.runs == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("{w}", "--junit", "{b}"), "is also --baseline"),
+        (("{w}", "--summary", "{w}"), "is also a run"),
+        (("{w}", "--bencher", "{d}/x", "--junit", "{d}/y/../x"), "is also --junit"),
+        (("{w}", "--bencher", "{d}/x.bigger.json", "--benchmark-action", "{d}/x.json"), "is also --bencher"),
+        (("{w}", "{w}"), "named twice"),
+        (("{d}/none", "{d}/./none/run.json"), "named twice"),
+    ],
+)
+def test_paths_that_must_differ(closed: Path, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    base = tmp_path / "b.json"
+    base.write_text("{}")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    names = {"{w}": str(closed), "{b}": str(base), "{d}": str(tmp_path)}
+    for name, path in names.items():
+        arguments = tuple(argument.replace(name, path) for argument in arguments)
+    done = bench("gate", *arguments, "--baseline", base)
+    assert done.exit_code == 2 and said in done.stderr, done.output
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -145,14 +145,14 @@ def test_ctrl_c_leaves_nothing_half_written(tiny, tmp_path) -> None:
         command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    partial, deadline = tmp_path / "q.partial", time.monotonic() + 120
-    while not partial.exists() and process.poll() is None and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while not any(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     assert process.poll() is None, process.stdout.read()
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 130 and "interrupted" in said and "Traceback" not in said
-    assert not out.exists() and not partial.exists()
+    assert not any(tmp_path.iterdir())
 
 
 def test_quality_measures_modes_against_the_model(tiny, tmp_path) -> None:
@@ -222,3 +222,28 @@ def test_help_teaches_by_example(command) -> None:
     done = bench(command, "--help")
     assert done.exit_code == 0 and f"bench {command} models/" in done.stdout
     assert all(len(line) <= 120 for line in done.stdout.splitlines())
+
+
+def test_nothing_is_written_over_what_is_read(tiny, tmp_path) -> None:
+    parent, text = Path(tiny).parent, tmp_path / "out" / "text.txt"
+    text.parent.mkdir()
+    text.write_text("words " * 500)
+    (tmp_path / "out" / "config.json").write_text("{}")
+    before = (Path(tiny) / "config.json").read_bytes()
+    quantize = ("quantize", tiny, "--mode", "int8-w8a16", "--overwrite")
+    quality = ("quality", tiny, "--modes", "int8-w8a16")
+    for arguments, said in (
+        ((*quantize, "-o", tiny), "is the model"),
+        ((*quantize, "-o", str(parent)), "holds the model"),
+        ((*quantize, "-o", f"{tiny}/q"), "lies in the model"),
+        ((*quantize, "-o", str(tmp_path / "out"), "--calibration", str(text)), "holds the text to read"),
+        ((*quality, "--out", f"{tiny}/q"), "lies in the model"),
+        ((*quality, "--keep", tiny), "is the model"),
+        (
+            (*quality, "--out", str(tmp_path / "q"), "--keep", str(tmp_path / "q" / "kept")),
+            "holds the folder of --keep",
+        ),
+    ):
+        done = bench(*arguments)
+        assert done.exit_code == 2 and said in done.output, done.output
+    assert (Path(tiny) / "config.json").read_bytes() == before and text.is_file()

@@ -77,3 +77,20 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     two = bench("report", tmp_path / "two.jsonl")
     assert two.exit_code == 2
     assert "holds 2 runs" in two.stderr
+
+
+def test_nothing_is_written_onto_what_is_read(run: Path, tmp_path: Path) -> None:
+    made = run / "vllm.json"
+    write_vllm_result(read_run(run), made, detailed=True)
+    apart = tmp_path / "vllm.json"
+    apart.write_bytes(made.read_bytes())
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    for arguments, said in (
+        ((run, "--export", "csv", "--out", run), "is what is read"),
+        ((apart, "--export", "csv", "--out", run), "is a run folder"),
+        ((made, "--out", run, "--overwrite"), "holds what is read"),
+        ((apart, "--export", "vllm-json", "--out", tmp_path), "is also what is read"),
+    ):
+        done = bench("report", *arguments)
+        assert done.exit_code == 2 and said in done.stderr, done.output
+        assert {path.name: path.read_bytes() for path in run.iterdir()} == before

@@ -97,3 +97,12 @@ def test_mistakes(arguments: list[str], says: str, traffic: Path) -> None:
     done = bench(*(str(traffic) if each == "T" else each for each in arguments))
     assert done.exit_code == 2
     assert says in done.stderr and done.stderr.count("\n") <= 2 and "Traceback" not in done.stderr
+
+
+def test_the_traffic_is_not_written_over_and_no_name_is_empty(traffic: Path) -> None:
+    before = traffic.read_bytes()
+    done = bench("llama-3-8b", "--traffic", traffic, *SLO, *QUICK, "--emit", "vllm", "--out", traffic)
+    assert done.exit_code == 2 and "is also --traffic" in done.stderr and traffic.read_bytes() == before
+    for option in ("--gpus", "--engine", "--quantization", "--kv-dtype", "--price"):
+        done = bench("llama-3-8b", "--traffic", traffic, *SLO, option, "")
+        assert done.exit_code == 2 and f"{option}: has an empty name" in done.stderr, done.output
