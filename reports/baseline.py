@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from reports import strict_json
@@ -113,6 +113,7 @@ def read_baseline(path: Path) -> Baseline:
         if not isinstance(value, str):
             raise InputError("must be text", place=Place(file=file, key=f"digests.{clean(key, 60)}"))
     _check_history(raw.get("history", []), file)
+    _check_asked(raw.get("asked", {}), Place(file=file, key="asked"))
     metrics = {
         name: _expectation(item, Place(file=file, key=f"metrics.{name}")) for name, item in raw["metrics"].items()
     }
@@ -238,6 +239,15 @@ def _check_keys(item: dict, known: Sequence[str], place: Place) -> None:
         if key not in known:
             where = f"{place.key}.{clean(key, 60)}" if place.key else clean(key, 60)
             raise unknown_name("key", clean(key, 60), known, place=Place(place.file, key=where))
+
+
+def _check_asked(asked: dict, place: Place) -> None:
+    _check_keys(asked, [f.name for f in fields(Traffic) if f.name != "fingerprint"], place)
+    for name, value in asked.items():
+        right = isinstance(value, str) if name == "mode" else _number(value)
+        if value is not None and not right:
+            kind = "text" if name == "mode" else "a number"
+            raise InputError(f"must be {kind}, is {value!r}"[:120], place=Place(place.file, key=f"{place.key}.{name}"))
 
 
 def _check_history(history: object, file: str) -> None:

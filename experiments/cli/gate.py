@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.cli import options
+from experiments.cli.gate_files import Outputs, check_paths
 
 if TYPE_CHECKING:
     from reports.baseline import Baseline
@@ -87,7 +88,7 @@ def gate(
     from workloads.errors import TwinserveError
 
     wanted = Outputs(junit, github, summary, benchmark_action, bencher)
-    _check_paths(runs, baseline, wanted)
+    check_paths(runs, baseline, wanted)
     try:
         _check_options(update, reason, exact)
         expected = _expected(baseline, update)
@@ -115,67 +116,6 @@ def gate(
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
-    """The files and annotations that were asked for."""
-
-    junit: Path | None
-    github: bool
-    summary: Path | None
-    benchmark_action: Path | None
-    bencher: Path | None
-
-    def paths(self) -> list[tuple[str, Path | None]]:
-        """Every file that may be written, with its option."""
-        from reports.gate_output import benchmark_action_files
-
-        points = list(benchmark_action_files(self.benchmark_action).values()) if self.benchmark_action else []
-        return [
-            ("--junit", self.junit), ("--summary", self.summary), ("--benchmark-action", self.benchmark_action),
-            ("--bencher", self.bencher), *(("--benchmark-action", file) for file in points),
-        ]  # fmt: skip
-
-    def write(self, result: GateResult, summaries: list[dict]) -> list[Path]:
-        """Write every file.
-
-        Raises:
-            OutputError: one cannot be written.
-        """
-        from reports import gate_output as to
-        from reports import strict_json
-
-        written = []
-        if self.junit:
-            to.write_text(self.junit, to.junit(result))
-            written.append(self.junit)
-        if self.summary:
-            to.write_text(self.summary, to.markdown(result), append=True)
-            written.append(self.summary)
-        if self.benchmark_action:
-            written += to.write_benchmark_action(result, self.benchmark_action)
-        if self.bencher:
-            to.write_text(self.bencher, strict_json.dumps(to.bencher(result, summaries)) + "\n")
-            written.append(self.bencher)
-        return written
-
-    def annotate(self, result: GateResult, json: bool) -> None:
-        """Print workflow commands; beside JSON they go to stderr, where GitHub reads them too."""
-        if self.github:
-            from reports.gate_output import annotations
-
-            for line in annotations(result):
-                typer.echo(line, err=json)
-
-    def refused(self, name: str, baseline: str, message: str) -> None:
-        """Say in JUnit and as an annotation that nothing could be held against the baseline."""
-        from reports import gate_output as to
-
-        if self.junit:
-            to.write_text(self.junit, to.junit_refused(name, message))
-        if self.github:
-            typer.echo(to.annotation_refused(baseline, message), err=True)
-
-
-@dataclass(frozen=True, slots=True)
 class Running:
     """How a workload is to be run, and the baseline that its first run is held against before it is run again.
 
@@ -195,20 +135,6 @@ class Running:
     def touches(self) -> bool:
         """Whether anything was asked for that a finished run cannot have."""
         return bool(self.settings or self.backend or self.repeat > 1) or self.seed is not None or self.out is not None
-
-
-def _check_paths(runs: list[Path], baseline: Path, wanted: Outputs) -> None:
-    """Nothing is written onto what is read or onto something else that is written, and no run counts twice."""
-    from experiments.cli.paths import check_distinct, refuse_twice
-    from experiments.cli.subjects import record_files
-
-    refuse_twice(runs)
-    files = [("a run", file) for run in runs for file in record_files(run)]
-    written = [("--baseline", baseline), *wanted.paths()]
-    check_distinct(written)
-    for option in written:
-        for file in files:
-            check_distinct([file, option])
 
 
 def _check_options(update: bool, reason: str, exact: bool | None) -> None:

@@ -179,6 +179,8 @@ def test_edits_outlive_an_update(tmp_path):
         (lambda raw: raw.update(metric={}), "metric"),
         (lambda raw: raw.update(reason=3), "reason"),
         (lambda raw: raw.update(digests={"a": 1}), "digests.a"),
+        (lambda raw: raw.update(asked={"requests": "many"}), "asked.requests"),
+        (lambda raw: raw.update(asked={"request": 3}), "asked.request"),
         (lambda raw: raw.update(history=[3]), "history[0]"),
         (lambda raw: raw.update(history=[{"changes": []}]), "history[0]"),
         (lambda raw: raw["metrics"]["completed"].update(tolerence=0.1), "metrics.completed.tolerence"),
