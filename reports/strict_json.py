@@ -54,6 +54,7 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
 
 _MOST_DIGITS = 300
 """Of a whole number; with more it is no float any longer."""
+_MOST_LEVELS = 100
 
 
 def loads(text: str) -> Any:
@@ -77,6 +78,19 @@ def loads(text: str) -> Any:
         return value
 
     try:
-        return json.loads(text, parse_constant=refuse, parse_int=whole, parse_float=real)
+        value = json.loads(text, parse_constant=refuse, parse_int=whole, parse_float=real)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    """Refuse what can be parsed, but not walked through by functions that call themselves."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MOST_LEVELS):
+        inner = (item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer))
+        level = [item for item in inner if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise ValueError("it is nested too deeply")

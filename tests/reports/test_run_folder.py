@@ -284,6 +284,7 @@ def test_tokens_beyond_the_steps_are_refused(run, tmp_path):
         ("9" * 400, "a number of 400 digits is too large"),
         ("1e400", "1e400 is too large a number"),
         ("[" * 100_000, "nested too deeply"),
+        ("[" * 300 + "]" * 300, "nested too deeply"),
     ],
 )
 def test_numbers_and_nesting_beyond_measure(tmp_path, number, said):
