@@ -248,8 +248,10 @@ def _name_folders(points: list[Point]) -> None:
 
 
 def _clean(out: Path) -> None:
-    """Remove what terminated workers left half-written."""
+    """Remove what terminated workers, or a sweep that was killed, left half-written."""
     import shutil
 
     for leftover in (out / POINTS).glob(".*.partial"):
         shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in out.glob(".*.partial"):  # tables and pages
+        leftover.unlink(missing_ok=True)

@@ -320,3 +320,12 @@ def test_kinds_of_figures_that_there_are_not(kind: str, workload: Path, tmp_path
 def test_an_axis_is_given_once(workload: Path) -> None:
     done = bench("sweep", workload, "--over", "seed=1,2", "--over", "seed=3,4")
     assert done.exit_code == 2 and "--over seed: given twice" in done.output
+
+
+def test_what_a_killed_sweep_left_half_written_goes(workload: Path, runner: FakeRunner, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert bench("sweep", workload, "--over", "seed=1,2", "--out", out).exit_code == 0
+    (out / ".points.parquet.0a1b2c3d.partial").write_bytes(b"PAR1")
+    (out / "points" / ".000.0a1b2c3d.partial").mkdir()
+    assert bench("sweep", workload, "--over", "seed=1,2,3", "--out", out).exit_code == 0
+    assert not list(out.rglob(".*.partial"))
