@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Any
 
 import typer
@@ -34,8 +36,10 @@ class Bench(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
+        interrupts = _Interrupts()
         try:
-            result = super().invoke(ctx)
+            with interrupts:
+                result = super().invoke(ctx)
             sys.stdout.flush()
             return result
         except (typer.Exit, typer.Abort):
@@ -55,10 +59,34 @@ class Bench(TyperGroup):
             if not code:
                 raise
         except Exception as error:
+            if interrupts.seen:
+                _say("interrupted")
+                raise typer.Exit(INTERRUPTED) from None
             if hasattr(error, "show") or ctx.params.get("debug"):  # a usage error, shown by typer; or asked for
                 raise
             code = _unexpected(error)
         raise typer.Exit(code)
+
+
+class _Interrupts:
+    """Notices Ctrl-C even where what it stops makes another error of it, as imports of compiled code may."""
+
+    seen = False
+
+    def __enter__(self) -> None:
+        self._mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with contextlib.suppress(ValueError):  # only the main thread may
+            if self._mine:
+                signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(ValueError):
+            if self._mine:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.seen = True
+        signal.default_int_handler(number, frame)
 
 
 app = typer.Typer(

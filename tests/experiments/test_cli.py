@@ -403,3 +403,28 @@ def test_progress_shows_nothing_where_there_is_no_terminal(
     with Progress("title", enabled=False) as progress:
         progress(1, 2, "half")
         assert progress._bar is None
+
+
+def test_ctrl_c_that_compiled_code_makes_another_error_of() -> None:
+    code = """
+import os, signal
+from experiments.cli import main
+from experiments.cli import doctor
+import experiments.cli.commands
+def swallow(*arguments, **options):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        pass
+    raise SystemError("returned NULL without setting an exception")
+for command in experiments.cli.commands.app.registered_commands:
+    if command.name == "doctor" or command.callback.__name__ == "doctor":
+        command.callback = lambda: swallow()
+import sys
+sys.argv = ["bench", "doctor"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
