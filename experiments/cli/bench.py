@@ -89,14 +89,18 @@ class _Interrupts:
         signal.default_int_handler(number, frame)
 
 
-app = typer.Typer(
-    cls=Bench,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+def bench_app() -> typer.Typer:
+    """The application, without a command yet."""
+    app = typer.Typer(
+        cls=Bench,
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(bench)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -110,7 +114,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def bench(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of a fault of Twinserve itself."),
