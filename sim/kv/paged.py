@@ -285,10 +285,8 @@ class PagedAllocator:
             computed = granted = seq._base + cohort.tick - 1
             if self._grown_tick == cohort.tick:
                 granted += 1
-                if cohort.size == 1:
-                    self._grown_tick = (
-                        -1
-                    )  # the only one to whom a token was granted is gone; the counter may stand still
+                if cohort.size == 1:  # the only one to whom a token was granted is gone; the counter may stand still
+                    self._grown_tick = -1
         missing = -(-granted // size) - assigned
         if missing > 0:
             assigned += missing
