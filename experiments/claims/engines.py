@@ -2,10 +2,10 @@
 
 What differs between the presets is policy (admission, prefill first or mixed, preemption), KV allocator, memory rule,
 planning ahead and host time; the GPU's kernels are priced alike. So a difference here is one of scheduling, and a
-published one that is not found here is one of kernels, of versions, or of settings. Traffic: the bundled chat, code
-and agents traces, and long documents (16,000 tokens in on average, 300 out). TensorRT-LLM computes prompts whole by
-default, which for prompts beyond a step's budget nobody would run: on agents and long documents it has chunked
-context.
+published one that is not found here is one of kernels, of versions, or of settings. Traffic: the four bundled traces,
+chat, code, agents, and questions about long documents (22,000 tokens in on average, 86 out). TensorRT-LLM computes
+prompts whole by default, which for prompts beyond a step's budget nobody would run: on agents and long documents it
+has chunked context.
 """
 
 from __future__ import annotations
@@ -27,16 +27,11 @@ traffic:
 load: {mode: closed, concurrency: 128}
 """
 ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "tensorrt-llm"}
-LONG = {
-    "requests": 300,
-    "input_tokens": {"distribution": "lognormal", "mean": 16000, "std": 9000, "low": 1000, "high": 100000},
-    "output_tokens": {"distribution": "lognormal", "mean": 300, "std": 200, "low": 10, "high": 2000},
-}
 TRAFFIC: dict[str, dict[str, Any]] = {
     "chat": {"load.concurrency": 128},
     "code": {"traffic.trace.path": "code.jsonl.gz", "load.concurrency": 128},
     "agents": {"traffic.trace.path": "agents.jsonl.gz", "traffic.trace.limit": 1000, "load.concurrency": 24},
-    "long documents": {"traffic.trace": None, "traffic.synthetic": LONG, "load.concurrency": 24},
+    "long documents": {"traffic.trace.path": "documents.jsonl.gz", "traffic.trace.limit": 1000, "load.concurrency": 24},
 }
 OFFLINE = """
 name: offline, ShareGPT
@@ -79,10 +74,13 @@ def run(small: bool = False) -> Result:
     part = 10 if small else 1
     full: dict[str, dict[str, Run]] = {}
     for kind, changes in TRAFFIC.items():
-        size = _size(changes, part)
+        limit = changes.get("traffic.trace.limit", 2000) // part
         full[kind] = {
-            name: simulate(WORKLOAD, {**changes, **size, "engine.preset": _preset(name, kind)}) for name in ENGINES
-        }
+            name: simulate(WORKLOAD, {
+                **changes, "traffic.trace.limit": limit, "engine.preset": _preset(name, kind),
+            })
+            for name in ENGINES
+        }  # fmt: skip
     offline = {
         (name, count): simulate(OFFLINE, {"engine.preset": ENGINES[name], "traffic.synthetic.requests": count // part})
         for name in ("vLLM", "SGLang")
@@ -158,12 +156,6 @@ def run(small: bool = False) -> Result:
 
 def _preset(name: str, kind: str) -> str:
     return "tensorrt-llm-chunked" if name == "TensorRT-LLM" and kind in CHUNKED else ENGINES[name]
-
-
-def _size(changes: dict, part: int) -> dict[str, int]:
-    if "traffic.synthetic" in changes:
-        return {"traffic.synthetic.requests": LONG["requests"] // part}
-    return {"traffic.trace.limit": changes.get("traffic.trace.limit", 2000) // part}
 
 
 def _sglang(offline: dict, full: dict) -> Verdict:

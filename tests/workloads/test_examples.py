@@ -38,6 +38,7 @@ def test_build_writes_all(tmp_path, capsys):
         ("chat", 5.53, (1154.7, 1020, 4083), (211.1, 129, 451)),
         ("code", 2.57, (2047.8, 1469, 7303), (27.9, 13, 90)),
         ("agents", None, (12035, 6909, 39550), (342.6, 350, 698)),
+        ("documents", 2.634, (22623, 17961, 54130), (86.2, 25, 348)),
     ],
 )
 def test_traces_are_near_the_published_figures(name, rate, inputs, outputs):
@@ -58,13 +59,20 @@ def test_burstiness_and_sharing_are_near_the_published_figures():
     assert found["prefix"]["token_share"] == pytest.approx(0.374, abs=0.01)
     assert found["prefix"]["request_share"] > 0.999
     assert len(agents) / 900 == pytest.approx(3.40, rel=0.02)
+    documents = read_trace(trace_path("documents"))
+    found = describe(documents, 512)
+    assert found["gap_cv"] == pytest.approx(1.08, rel=0.1)
+    assert found["prefix"]["token_share"] == pytest.approx(0.654, abs=0.02)
+    assert found["prefix"]["request_share"] == pytest.approx(0.648, abs=0.02)
+    first = documents.spans.content[documents.spans.start[:-1]]  # the document, then the question
+    assert len(np.unique(first)) / len(documents) == pytest.approx(947 / 2692, abs=0.02)
 
 
 def test_workloads_have_the_keys_of_a_workload():
     paths = workload_paths()
     assert {p.stem for p in paths} == {
         "chat-h100", "code-burst", "agents-radix", "static-vs-continuous", "concurrency-sweep", "poisson-10k",
-        "smollm2-chat",
+        "smollm2-chat", "documents-h100",
     }  # fmt: skip
     for path in paths:
         data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))

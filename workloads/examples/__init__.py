@@ -15,7 +15,7 @@ from workloads.errors import InputError, Place
 from workloads.traffic import Traffic
 
 FOLDER = Path(__file__).parent
-TRACES = ("chat", "code", "agents")
+TRACES = ("chat", "code", "agents", "documents")
 
 
 def trace_path(name: str) -> Path:
