@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sim.models.hf_config import Config, read_config
 from sim.models.spec import ModelSpec
 from sim.quantization.checkpoint import Section, find_section
 from workloads.errors import InputError, Place
+from workloads.json_file import read_object
 
 FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 """Values of `model_type` that can be run: Llama 2 and 3, SmolLM2, Mistral, Mixtral, Qwen 2, 2.5 and 3, Qwen 3 MoE."""
@@ -52,7 +52,7 @@ def read_architecture(path: Path) -> Architecture:
             "there is no config.json" if path.is_dir() else "no such file or folder", place=Place(str(path)), hint=hint
         )
     spec = read_config(file)
-    config = Config(json.loads(file.read_text("utf-8")), str(file))
+    config = Config(read_object(file), str(file))
     _check(spec, config)
     mixtral = spec.family == "mixtral"
     eps = config.values.get("rms_norm_eps")
@@ -120,11 +120,8 @@ def _stop_ids(config: Config, folder: Path) -> tuple[int, ...]:
     """`eos_token_id` of `generation_config.json` where there is one, else of the model's own file."""
     file = folder / "generation_config.json"
     if file.is_file():
-        try:
-            values = json.loads(file.read_text("utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise InputError(f"is not JSON: {error}", place=Place(str(file))) from None
-        if isinstance(values, dict) and (ids := _ids(Config(values, str(file)), "eos_token_id")):
+        values = read_object(file)
+        if (ids := _ids(Config(values, str(file)), "eos_token_id")):
             return ids
     return _ids(config, "eos_token_id")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from workloads.errors import InputError, Place
+from workloads.json_file import read_object
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -38,11 +38,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _index(file: Path) -> dict[str, str]:
-    try:
-        index = json.loads(file.read_text("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        index = None
-    names = index.get("weight_map") if isinstance(index, dict) else None
+    names = read_object(file).get("weight_map")
     if not isinstance(names, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in names.values()
     ):

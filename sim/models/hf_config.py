@@ -5,7 +5,6 @@ What all families share is read here; what differs, one small function a family 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from sim.models.hf_keys import Config
 from sim.models.quantized import native_mode
 from sim.models.spec import UNKNOWN_FAMILY, ModelSpec
 from sim.quantization.checkpoint import find_section
-from workloads.errors import InputError, Place, unknown_name
+from workloads.errors import Place, unknown_name
+from workloads.json_file import read_object
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 
@@ -25,20 +25,7 @@ def read_config(path: Path) -> ModelSpec:
     Raises:
         InputError: unreadable, not JSON, an architecture we do not know, or a missing or wrong key.
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"cannot read it: {error.strerror}", place=Place(file=str(path))) from None
-    except UnicodeDecodeError:
-        raise InputError("is not a text file", place=Place(file=str(path))) from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"is not JSON: {error.msg}", place=Place(file=str(path), line=error.lineno)) from None
-    except RecursionError:
-        raise InputError("is not JSON that can be read: it is nested too deeply", place=Place(file=str(path))) from None
-    except ValueError:  # more digits than Python turns into a number
-        raise InputError("has a number of too many digits", place=Place(file=str(path))) from None
-    if not isinstance(values, dict):
-        raise InputError("expected a JSON object", place=Place(file=str(path)))
+    values = read_object(path)
     config = Config(_language_part(values, str(path)), str(path))
     family = config.text("model_type")
     if not family:

@@ -7,13 +7,13 @@ hf_quant_config.json     NVIDIA's ModelOpt
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workloads.errors import InputError, Place
+from workloads.json_file import read_object
 
 KEY = "quantization_config"
 
@@ -68,12 +68,7 @@ def find_section(config: Mapping[str, Any], file: Path) -> Section | None:
 
 
 def _read(file: Path, read: Callable[[dict], tuple[dict, str]]) -> Section:
-    try:
-        values = json.loads(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"is not JSON: {error}", place=Place(str(file))) from None
-    if not isinstance(values, dict):
-        raise InputError("expected a JSON object", place=Place(str(file)))
+    values = read_object(file)
     section, key = read(values)
     if not isinstance(section.get("quant_method"), str):
         raise InputError(

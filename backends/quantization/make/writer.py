@@ -13,6 +13,7 @@ from torch import Tensor
 from backends.weights.files import INDEX, SINGLE
 from sim.quantization.checkpoint import KEY
 from workloads.errors import OutputError
+from workloads.json_file import read_object
 
 _FILE_BYTES = 1 << 30
 _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "LICENSE*", "NOTICE*")
@@ -72,7 +73,7 @@ def copy_small_files(source: Path, folder: Path, section: dict | None, side: dic
     for file in sorted(found):
         if file.name not in _NEVER:
             shutil.copyfile(file, folder / file.name)
-    config = json.loads((source / "config.json").read_text("utf-8"))
+    config = read_object(source / "config.json")
     config.pop(KEY, None)
     if section is not None:
         config[KEY] = section

@@ -15,6 +15,7 @@ from backends.quantization.base import QuantizedWeight
 from backends.triton.attend import product
 from backends.triton.launch import Launcher, rows_last
 from backends.triton.quantized.outliers import add_outliers
+from backends.triton.quantized.parts import add_parts
 from backends.triton.quantized.unpack import code_tile, e2m1, grouped_tile, widened_scale
 from backends.triton.tiles import packed_splits, packed_tile
 
@@ -101,22 +102,6 @@ def expand_kernel(
     tl.store(target, acc.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def add_parts_kernel(
-    parts_ptr, bias_ptr, out_ptr, count, tokens, outputs, out_row, BIAS: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """One token's sums [count, tokens, outputs], added in their order."""
-    token = tl.program_id(0).to(tl.int64)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    for part in range(count):
-        place = parts_ptr + (part * tl.cast(tokens, tl.int64) + token) * outputs + n
-        total += tl.load(place, mask=n < outputs, other=0.0)
-    if BIAS:
-        total += tl.load(bias_ptr + n, mask=n < outputs, other=0.0).to(tl.float32)
-    tl.store(out_ptr + token * out_row + n, total.to(out_ptr.dtype.element_ty), mask=n < outputs)
-
-
 def expanded_product(
     launch: Launcher, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, out: Tensor, factor: Tensor | None = None
 ) -> None:
@@ -158,10 +143,4 @@ def expanded_product(
         warps=tile.warps, stages=tile.stages,
     )  # fmt: skip
     if not direct:
-        block = min(1024, triton.next_power_of_2(weight.outputs))
-        launch(
-            add_parts_kernel,
-            (tokens, triton.cdiv(weight.outputs, block)),
-            (target, target if bias is None else bias, out, sums, tokens, weight.outputs, out.stride(0)),
-            {"BIAS": bias is not None, "BLOCK": block},
-        )
+        add_parts(launch, target, bias, out)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from backends.quantization.base import QuantizedWeight
 from backends.triton.launch import Launcher
-from backends.triton.quantized.expand import add_parts_kernel
+from backends.triton.quantized.parts import add_parts
 from backends.triton.tiles import codes_tile, packed_splits
 
 
@@ -135,10 +135,4 @@ def scaled_product(
         warps=tile.warps, stages=tile.stages,
     )  # fmt: skip
     if not direct:
-        block = min(1024, triton.next_power_of_2(weight.outputs))
-        launch(
-            add_parts_kernel,
-            (tokens, triton.cdiv(weight.outputs, block)),
-            (target, target if bias is None else bias, out, splits, tokens, weight.outputs, out.stride(0)),
-            {"BIAS": bias is not None, "BLOCK": block},
-        )
+        add_parts(launch, target, bias, out)

@@ -250,6 +250,21 @@ def test_two_files_that_disagree_are_refused(packed) -> None:
     assert "expected a JSON object" in complaint(folder)
     (folder / "quant_config.json").write_text("{}")
     assert "does not say by which method" in complaint(folder)
+    (folder / "quant_config.json").write_text('{"w_bit": ' + "[" * 100_000)
+    assert "nested too deeply" in complaint(folder)
+    (folder / "quant_config.json").write_text('{"w_bit": ' + "1" * 10_000 + "}")
+    assert "too many digits" in complaint(folder)
+
+
+def test_a_byte_order_mark_does_no_harm(packed) -> None:
+    from backends.model.architecture import read_architecture
+
+    folder = packed("gptq-int4")
+    plain = read_architecture(folder)
+    for name in ("config.json", "generation_config.json"):
+        file = folder / name
+        file.write_text(file.read_text("utf-8") if file.is_file() else "{}", "utf-8-sig")
+    assert read_architecture(folder) == plain
 
 
 def test_checkpoints_that_are_not_what_they_say_are_refused_with_the_tensor(packed) -> None:

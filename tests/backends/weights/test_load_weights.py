@@ -147,7 +147,8 @@ def test_an_empty_folder_a_damaged_file_and_a_bad_index(folder) -> None:
     assert "dummy" in complaint(folder).hint
     for text in ("{", "[]", '{"weight_map": {"a": "../outside.safetensors"}}', '{"weight_map": []}'):
         (folder / "model.safetensors.index.json").write_text(text)
-        assert "index" in complaint(folder).message
+        error = complaint(folder)
+        assert "index" in f"{error.place} {error.message}"
 
 
 def test_names_that_do_not_exist(folder) -> None:
