@@ -6,7 +6,7 @@ pipe, a narrow window or a hostile name changes nothing but looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -75,10 +75,9 @@ def _table(data: RunData, s: dict, console: Console) -> Table:
     return table
 
 
-def _cells(s: dict, name: str, value: str, key: str | None = None) -> tuple[str, str, str]:
+def _cells(s: dict, name: str, value: str, key: str | None = None, show: Callable = number) -> tuple[str, str, str]:
     """A figure with its range, where it has one that says more."""
-    told_range = between(interval_of(s, key) if key else None)
-    return name, value, "" if told_range == value else told_range
+    return name, value, between(interval_of(s, key) if key else None, value, show)
 
 
 def _latencies(s: dict, console: Console) -> Table:
@@ -96,8 +95,8 @@ def _latencies(s: dict, console: Console) -> Table:
     return table
 
 
-def _sections(data: RunData, s: dict) -> Iterable[list[tuple[str, ...]]]:
-    """(name, value) of every figure, and its key where it may have a range."""
+def _sections(data: RunData, s: dict) -> Iterable[list[tuple]]:
+    """(name, value) of every figure, its key where it may have a range, and how the ends of that are written."""
     yield _counts(s)
     yield [
         ("Benchmark duration", seconds(s["duration"])),
@@ -116,7 +115,7 @@ def _sections(data: RunData, s: dict) -> Iterable[list[tuple[str, ...]]]:
     if s["slo_attainment"] is not None:
         wanted = ", ".join(f"{key[:-3].upper()} {setting(v)} ms" for key, v in data.info["slo"].items())
         yield [
-            (f"Met the SLO ({wanted})", share(s["slo_attainment"])),
+            (f"Met the SLO ({wanted})", share(s["slo_attainment"]), "slo_attainment", share),
             ("Goodput (req/s)", number(s["request_goodput"]), "request_goodput"),
         ]
     yield _engine(s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -29,19 +30,25 @@ def number(value: float | None, unit: str = "", missing: str = "n/a") -> str:
     return f"{text} {unit}" if unit else text
 
 
-def between(ends: list[float] | None) -> str:
-    """The two ends of a range; nothing of no range."""
-    if not ends:
-        return ""
-    low, high = (number(end) for end in ends)
-    return low if low == high else f"{low} - {high}"
-
-
 def share(value: float | None, missing: str = "n/a") -> str:
     """A share of one as per cent."""
     if value is None or not math.isfinite(value):
         return missing
     return f"{value:.2%}" if 0 < abs(value) < 0.1 else f"{value:.1%}"
+
+
+def between(ends: list[float] | None, beside: str = "", show: Callable[[float], str] = number) -> str:
+    """The two ends of a range as `show` writes them; one figure where they read alike.
+
+    Args:
+        ends: low and high; nothing of no range.
+        beside: the figure that the range stands beside; a range that reads like it says nothing and is left out.
+    """
+    if not ends:
+        return ""
+    low, high = map(show, ends)
+    text = low if low == high else f"{low} - {high}"
+    return "" if text == beside else text
 
 
 def seconds(value: float | None, missing: str = "n/a") -> str:

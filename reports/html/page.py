@@ -100,39 +100,26 @@ def _facts(data: RunData) -> list[tuple[str, str]]:
 
 
 def _cards(s: dict) -> list[Card]:
-    def within(key: str) -> str:
-        return between(interval_of(s, key))
+    def rate(label: str, key: str, unit: str, below: str) -> Card:
+        value = number(s[key])
+        return Card(label, value, unit, below, between(interval_of(s, key), value))
 
-    def ms(name: str, stat: str = "p50") -> str:
-        value = s[f"{stat}_{name}_ms"]
-        return number(value) if value is not None or stat != "p50" else number(s[f"median_{name}_ms"])
+    def latency(label: str, name: str) -> Card:
+        below = ", ".join(f"{stat} {number(s[f'{stat}_{name}_ms'])}" for stat in ("p95", "p99"))
+        return rate(label, f"median_{name}_ms", "ms", below)
 
+    steady, peak = number(s["steady_output_throughput"]), number(s["max_output_tokens_per_s"])
     cards = [
-        Card("Output throughput", number(s["output_throughput"]), "tokens/s",
-             f"steady {number(s['steady_output_throughput'])}, peak second {number(s['max_output_tokens_per_s'])}",
-             within("output_throughput")),
-        Card("Requests", number(s["request_throughput"]), "requests/s",
-             f"{s['completed']:,} of {s['requests']:,} finished",
-             within("request_throughput")),
-        Card("TTFT, median", ms("ttft"), "ms", f"p95 {ms('ttft', 'p95')}, p99 {ms('ttft', 'p99')}",
-             within("median_ttft_ms")),
-        Card("TPOT, median", ms("tpot"), "ms", f"p95 {ms('tpot', 'p95')}, p99 {ms('tpot', 'p99')}",
-             within("median_tpot_ms")),
-        Card("E2E latency, median", ms("e2el"), "ms", f"p95 {ms('e2el', 'p95')}, p99 {ms('e2el', 'p99')}",
-             within("median_e2el_ms")),
+        rate("Output throughput", "output_throughput", "tokens/s", f"steady {steady}, peak second {peak}"),
+        rate("Requests", "request_throughput", "requests/s", f"{s['completed']:,} of {s['requests']:,} finished"),
+        *(latency(f"{title}, median", name) for name, title in LATENCIES if name != "itl"),
         Card("Concurrency, mean", number(s["mean_concurrency"]), "requests",
              f"peak {number(s['max_concurrent_requests'])}"),
     ]  # fmt: skip
     if s["slo_attainment"] is not None:
-        cards.append(
-            Card(
-                "SLO met",
-                share(s["slo_attainment"]),
-                "",
-                f"goodput {number(s['request_goodput'])} requests/s",
-                _shares(interval_of(s, "slo_attainment")),
-            )
-        )
+        met = share(s["slo_attainment"])
+        ends = between(interval_of(s, "slo_attainment"), met, share)
+        cards.append(Card("SLO met", met, "", f"goodput {number(s['request_goodput'])} requests/s", ends))
     if s["kv_used_mean"] is not None:
         cards.append(Card("KV cache used", share(s["kv_used_mean"]), "", f"peak {share(s['kv_used_peak'])}"))
     return cards
@@ -146,21 +133,17 @@ def _latency_rows(s: dict) -> list[dict]:
         names.append(("e2el_from_schedule", "E2E from schedule"))
     rows = []
     for key, title in names:
-        figures = [s[f"{stat}_{key}_ms"] for stat in STATS]
+        figures = {stat: number(s[f"{stat}_{key}_ms"], missing="–") for stat in STATS}
         rows.append(
             {
                 "title": title.lstrip("· "),
                 "part": title.startswith("·"),
-                "figures": [number(v, missing="–") for v in figures],
-                "ranges": [between(interval_of(s, f"{stat}_{key}_ms")) for stat in STATS],
+                "figures": list(figures.values()),
+                "ranges": [between(interval_of(s, f"{stat}_{key}_ms"), figures[stat]) for stat in STATS],
                 "count": s["latency_counts"].get(key, 0),
             }
         )
     return rows
-
-
-def _shares(ends: list[float] | None) -> str:
-    return f"{share(ends[0])} - {share(ends[1])}" if ends else ""
 
 
 def _ttft_parts(s: dict) -> list[tuple[str, str, float]]:

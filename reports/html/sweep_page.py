@@ -67,6 +67,11 @@ def _overload(sweep: Sweep, series: str) -> str:
     return saturation_along(clean(sweep.axis.rpartition(".")[2], 40), names, labels, ordered=sweep.loaded)
 
 
+def _figure(summary: dict, key: str) -> tuple[str, str]:
+    figure = number(summary.get(key))
+    return figure, between(interval_of(summary, key), figure)
+
+
 def _rows(sweep: Sweep, axes: Sequence[str]) -> list[dict]:
     rows = []
     for point in sweep.points:
@@ -74,9 +79,7 @@ def _rows(sweep: Sweep, axes: Sequence[str]) -> list[dict]:
         rows.append(
             {
                 "settings": [setting(point["settings"].get(axis), 60) for axis in axes],
-                "figures": [(number(summary.get(key)), between(interval_of(summary, key))) for _, key in TABLE]
-                if summary
-                else None,
+                "figures": [_figure(summary, key) for _, key in TABLE] if summary else None,
                 "slo": share(summary["slo_attainment"])
                 if summary and summary.get("slo_attainment") is not None
                 else "",

@@ -308,3 +308,14 @@ def test_what_nobody_saw_is_not_shown_as_nought():
     assert "In flight" in text
     assert "prefill (computed)" not in text
     assert "Preemptions n/a" in re.sub(r"\s+", " ", text)
+
+
+def test_a_range_that_reads_like_its_figure_is_not_shown(run) -> None:
+    """A figure once, not "100.0%" above "100.0% - 100.0%"; a range that says more stays."""
+    sure = {**summarize(run), "slo_attainment": 1.0, "request_goodput": 5.0}
+    for ends, shown in (([1.0, 1.0], ""), ([0.99996, 1.0], ""), ([0.9, 1.0], "90.0% - 100.0%"), ([0.9, 0.9], "90.0%")):
+        figures = {**sure["interval"]["figures"], "slo_attainment": ends}
+        page = render_report(run, {**sure, "interval": {**sure["interval"], "figures": figures}})
+        (card,) = re.findall(r'<div class="label">SLO met</div>(.*?)<div class="below">', page)
+        found = re.findall(r'<div class="range">(.*?)</div>', card)
+        assert found == ([shown] if shown else []), ends
