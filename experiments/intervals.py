@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.error_parts import error_parts
 from experiments.load_response import mean_shape, respond
 from experiments.propagation import ErringCost, Mix
 from reports.metrics import distributions, met_slo, summarize
@@ -67,7 +68,7 @@ def add_spread(
     if not known or not data.info.get("complete", True) or not len(data.requests):
         return
     found = _drawn(resolved, data, summary, draws, tell) if draws else _quick(resolved, data, summary, tell)
-    data.info[SPREAD] = found
+    data.info[SPREAD] = found | error_parts(_mix(resolved, data), data, summary)
     summary["interval"] = uncertain(data, summary, distributions(data), met_slo(data))
 
 
@@ -194,7 +195,10 @@ def _drawn(
         found.append(_summary(again, mix.erring(lambda shares, factors=factors: _weighted(shares, factors))))
         tell(draw + 1, draws)
     figures = {key: _quantiles(base.get(key), [f.get(key) for f in found], key) for key in FIGURES}
-    return {"method": "draws", "draws": draws, "traffic": synthetic, "figures": _filled(figures)}
+    spread = {"method": "draws", "draws": draws, "traffic": synthetic, "figures": _filled(figures)}
+    if synthetic:  # for comparisons, which look at the chance in the traffic by themselves
+        spread["cost"] = _quick(resolved, data, base, lambda done, total: None)["figures"]
+    return spread
 
 
 def drawn_errors(deviations: Mapping[str, float], draws: int, seed: int) -> dict[str, list[float]]:

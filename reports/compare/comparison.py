@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reports.compare.bootstrap import LEVEL, ratio_intervals
+from reports.compare.constants import Apart, apart, joined
 from reports.subject import OURS, Subject
 from reports.traffic import differences
 from reports.wording import clean
@@ -50,7 +51,7 @@ class Ratio:
 
     Attributes:
         ratio: its value over the first's; None where either is missing or the first is 0.
-        low, high: 95 % interval of that; None where there are no requests to resample.
+        low, high: 95 % interval of that, of chance and of the cost models' errors; None where there are no requests to resample.
         verdict: "better" | "worse" where the interval leaves 1 out, "same" where it does not, "" where it cannot be told.
     """
 
@@ -82,6 +83,7 @@ class Comparison:
         settings: keys that differ, with a value for each run (None: not set, or not known).
         traffic: for every other run, in what its traffic differs; all empty unless it was forced.
         paired: for every other run, whether requests were held against the same requests.
+        errors: for every other run, what the cost models' errors do to its ratios.
         notes: sentences for the reader.
     """
 
@@ -90,6 +92,7 @@ class Comparison:
     settings: dict[str, tuple[Any, ...]]
     traffic: tuple[tuple[str, ...], ...]
     paired: tuple[bool, ...]
+    errors: tuple[Apart, ...]
     notes: tuple[str, ...]
 
     def plain(self) -> dict[str, Any]:
@@ -107,6 +110,9 @@ class Comparison:
             "settings": {key: list(values) for key, values in self.settings.items()},
             "traffic_differences": [list(found) for found in self.traffic],
             "paired": list(self.paired),
+            "cost_errors": [
+                {"counted": e.known, "independent": list(e.apart), "common": list(e.common)} for e in self.errors
+            ],
             "notes": list(self.notes),
         }  # fmt: skip
 
@@ -132,9 +138,22 @@ def compare(subjects: Sequence[Subject], *, force: bool = False) -> Comparison:
             hint="--force compares them all the same",
         )
     paired = tuple(_pairs(first, s) for s in others)
-    ends = [ratio_intervals(first, s, paired=p) for s, p in zip(others, paired, strict=True)]
+    errors = tuple(apart(first, s, settings_apart((first, s)), LEVEL) for s in others)
+    ends = [intervals(first, s, p, e) for s, p, e in zip(others, paired, errors, strict=True)]
     rows = tuple(row for figure in FIGURES if (row := _row(figure, subjects, ends)) is not None)
-    return Comparison(subjects, rows, settings_apart(subjects), traffic, paired, tuple(_notes(subjects, traffic)))
+    settings = settings_apart(subjects)
+    notes = [*_notes(subjects, traffic), *on_prices(subjects, errors, settings)]
+    return Comparison(subjects, rows, settings, traffic, paired, errors, tuple(dict.fromkeys(notes)))
+
+
+def intervals(first: Subject, second: Subject, paired: bool, errors: Apart) -> dict[str, tuple[float, float]]:
+    """Intervals of the ratios of two runs: of chance, widened by the errors of their cost models."""
+    chance = ratio_intervals(first, second, paired=paired)
+    ratios = {}
+    for key in chance:
+        before, after = (figure_of(s.summary, key) for s in (first, second))
+        ratios[key] = after / before if before and after else 0.0
+    return joined(chance, ratios, errors)
 
 
 def settings_apart(subjects: Sequence[Subject]) -> dict[str, tuple[Any, ...]]:
@@ -242,4 +261,36 @@ def _notes(subjects: Sequence[Subject], traffic: Sequence[Sequence[str]]) -> lis
     if any(s.data is None for s in subjects):
         names = ", ".join(repr(s.name) for s in subjects if s.data is None)
         notes.append(f"no requests in the file of {names}: no intervals and no curves")
-    return list(dict.fromkeys(notes))
+    return notes
+
+
+def on_prices(subjects: Sequence[Subject], errors: Sequence[Apart], settings: dict[str, tuple]) -> list[str]:
+    """What a reader should know of the constants that runs were priced by."""
+    first, notes = subjects[0], []
+    for s, found in zip(subjects[1:], errors, strict=True):
+        pair = f"{first.name!r} and {s.name!r}"
+        if found.apart:
+            common = f", of {_listed(found.common)} common to both" if found.common else ""
+            notes.append(
+                f"{pair} are priced by different constants for {_listed(found.apart)}: in the ranges their errors are "
+                f"independent{common}"
+            )
+        elif not found.known and simulated(first) and simulated(s):
+            notes.append(f"{pair} state no errors of their cost models: ranges hold chance alone")
+    hosts = settings.get("engine.host")
+    if hosts is not None and all(map(simulated, subjects)):
+        told = ", ".join(str(host) for host in hosts)
+        notes.append(
+            f"engine.host differs ({told}): host time, CUDA graphs and kernels are those of different engines, so that "
+            "differences are not of scheduling and memory alone; set it alike to compare these"
+        )
+    return notes
+
+
+def simulated(subject: Subject) -> bool:
+    """Whether a run is of the simulator."""
+    return subject.tool == OURS and subject.data is not None and subject.data.info.get("backend", "sim") == "sim"
+
+
+def _listed(kinds: Sequence[str]) -> str:
+    return ", ".join(kind.replace("_", " ") for kind in kinds)

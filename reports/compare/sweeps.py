@@ -9,8 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from reports import strict_json
-from reports.compare.bootstrap import LEVEL, ratio_intervals
-from reports.compare.comparison import HIGHER, LOWER, Ratio, _pairs, figure_of, ratio_of
+from reports.compare.bootstrap import LEVEL
+from reports.compare.comparison import (
+    HIGHER,
+    LOWER,
+    Ratio,
+    _pairs,
+    figure_of,
+    intervals,
+    on_prices,
+    ratio_of,
+    settings_apart,
+)
+from reports.compare.constants import apart
 from reports.run_folder import RUN, read_head, read_run
 from reports.subject import Subject
 from reports.traffic import Traffic, differences
@@ -132,10 +143,11 @@ def compare_sweeps(sweeps: Sequence[Sweep], *, force: bool = False) -> SweepComp
             f"{tables[0][key].label()}: {'; '.join(found)}",
             hint="--force compares them all the same",
         )
-    rows = []
+    rows, prices = [], []
     for key in common:
         points = [table[key] for table in tables]
-        ends = _ends(points)
+        ends, told = _ends(points, [s.name for s in sweeps])
+        prices += told
         for figure, words, unit, better in FIGURES:
             values = tuple(figure_of(p.summary, figure) for p in points)
             if sum(v is not None for v in values) < 2:
@@ -149,6 +161,7 @@ def compare_sweeps(sweeps: Sequence[Sweep], *, force: bool = False) -> SweepComp
     if only:
         notes.append(f"{len(common)} points in common; others are drawn in the curves only")
     notes += [f"{s.name}: {s.missing} points are missing or failed" for s in sweeps if s.missing]
+    notes += dict.fromkeys(prices)
     return SweepComparison(tuple(sweeps), tuple(rows), tuple(notes))
 
 
@@ -173,19 +186,27 @@ def _traffic(folder: Path | None, summary: dict[str, Any]) -> Traffic:
     return Subject.of(read_head(folder)).traffic
 
 
-def _ends(points: Sequence[Point]) -> list[dict[str, tuple[float, float]]]:
-    """Intervals of the ratios of each other point, where the run folders of both are there."""
+def _ends(points: Sequence[Point], names: Sequence[str]) -> tuple[list[dict[str, tuple[float, float]]], list[str]]:
+    """Intervals of the ratios of each other point, where the run folders of both are there, and what to know of them."""
     if points[0].folder is None:
-        return [{} for _ in points[1:]]
-    first = Subject.of(read_run(points[0].folder), summary=points[0].summary)
+        return [{} for _ in points[1:]], []
+    first = _subject(points[0], names[0])
     found: list[dict[str, tuple[float, float]]] = []
-    for point in points[1:]:
+    notes = []
+    for point, name in zip(points[1:], names[1:], strict=True):
         if point.folder is None:
             found.append({})
             continue
-        other = Subject.of(read_run(point.folder), summary=point.summary)
-        found.append(ratio_intervals(first, other, paired=_pairs(first, other)))
-    return found
+        other = _subject(point, name)
+        settings = settings_apart((first, other))
+        errors = apart(first, other, settings, LEVEL)
+        found.append(intervals(first, other, _pairs(first, other), errors))
+        notes += on_prices((first, other), (errors,), settings)
+    return found, notes
+
+
+def _subject(point: Point, name: str) -> Subject:
+    return Subject.of(read_run(point.folder), summary=point.summary).named(name)
 
 
 def _labelled(sweeps: Sequence[Sweep]) -> list[Sweep]:

@@ -44,7 +44,11 @@ def method(comparison: Comparison) -> str:
     pairs = "paired by request" if all(comparison.paired) else "each run drawn by itself"
     if any(comparison.paired) and not all(comparison.paired):
         pairs = "paired by request where the traffic is the same"
-    return f"Ranges: {LEVEL:.0%} intervals by a bootstrap over blocks of successive requests, {pairs}."
+    chance = f"Ranges: {LEVEL:.0%} intervals by a bootstrap over blocks of successive requests, {pairs}"
+    if not any(errors.known for errors in comparison.errors):
+        return f"{chance}."
+    some = "" if all(errors.known for errors in comparison.errors) else ", where they are known"
+    return f"{chance}, and of the cost models' errors{some}."
 
 
 def markdown(comparison: Comparison) -> str:

@@ -55,7 +55,8 @@ def test_table_page_markdown_and_json(two: tuple[Path, Path], tmp_path: Path) ->
     assert (tmp_path / "t.md").read_text("utf-8").startswith("|")
     assert bench("compare", *two, "--out", tmp_path / "folder", "-q").stdout == ""
     assert sorted(p.name for p in (tmp_path / "folder").iterdir()) == ["compare.json", "report.html"]
-    assert json.loads(bench("compare", *two, "--json").stdout)["figures"]
+    said = json.loads(bench("compare", *two, "--json").stdout)
+    assert said["figures"] and said["cost_errors"][0]["counted"] and "linear" in said["cost_errors"][0]["independent"]
     printed = bench("compare", *two, "--markdown", "-").stdout
     assert printed.startswith("|")
 
@@ -102,6 +103,7 @@ def test_sweeps(write: Callable[..., Path], tmp_path: Path) -> None:
     done = bench("compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "s.html")
     assert done.exit_code == 0, done.output
     assert "worse" in done.stdout
+    assert "priced by different constants for attention" in " ".join(done.stdout.split())
     assert (tmp_path / "s.html").read_text("utf-8").count("<svg") == 4
     mixed = bench("compare", tmp_path / "a", next((tmp_path / "b" / "points").iterdir()))
     assert mixed.exit_code == 2

@@ -143,11 +143,13 @@ def test_drawn_errors_are_seeded_centred_and_one_a_class() -> None:
 
 def test_draws_hold_errors_and_traffic_together() -> None:
     summary, info = spread(SHORT, draws=6)
-    assert info["cost_spread"] | {"figures": None} == {"method": "draws", "draws": 6, "traffic": True, "figures": None}
+    told = {key: info["cost_spread"][key] for key in ("method", "draws", "traffic")}
+    assert told == {"method": "draws", "draws": 6, "traffic": True}
     assert summary["interval"]["from"] == ["cost", "traffic"]
     low, high = interval_of(summary, "mean_tpot_ms")
     assert low <= summary["mean_tpot_ms"] <= high
-    quick, _ = spread(SHORT)
+    quick, also = spread(SHORT)
+    assert info["cost_spread"]["cost"] == also["cost_spread"]["figures"], "without the traffic's chance, for comparisons"
     assert width(summary, "mean_tpot_ms") == pytest.approx(width(quick, "mean_tpot_ms"), rel=0.6)
 
 
