@@ -12,7 +12,7 @@ from sim.hardware import load_gpu
 from sim.models import load_model
 from sim.presets import NEWEST, PRESETS, Preset
 
-GPU, MODEL = "h100-sxm", "meta-llama/Llama-3.1-8B"
+GPU, MODEL = "h100-sxm", "meta-llama/Meta-Llama-3-8B"
 _NO_LIMIT = 1_000_000  # settings of this size and more stand for none
 _WORKLOAD = """\
 model: {model}
@@ -27,7 +27,7 @@ What `engine.preset` stands for. A preset is a bundle of scheduler, gate, victim
 value can be overridden in the workload file. A name with a date (`vllm@0.33`) keeps its meaning; a bare one is the newest.
 
 The tables show all settings that have an effect, as they are resolved on one {GPU} with {MODEL}.
-Settings that depend on the GPU say so. `bench explain FILE` shows the same for a workload of yours, and
+Settings that depend on the GPU or on the model say so. `bench explain FILE` shows the same for a workload of yours, and
 `sim/config.py` says what each setting means.
 
 This page is generated: `python -m experiments.preset_table > docs/presets.md`. A test holds it and the code together.
@@ -80,7 +80,7 @@ def _from(key: str, source: str, preset: Preset) -> str:
     if key == "host":
         return "the host-time constants that apply; `bench explain` names their source"
     named = preset.sources.get(key) or preset.sources.get("*", "")
-    return f"{named}; depends on the GPU" if source == DERIVED else named
+    return f"{named}; depends on GPU and model" if source == DERIVED else named
 
 
 if __name__ == "__main__":

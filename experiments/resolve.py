@@ -147,8 +147,10 @@ def _draft(workload: Workload, base: EngineConfig, preset: Preset) -> Draft:
         values[key] = value
         section, _, leaf = key.rpartition(".")
         stated = getattr(preset, section or "engine", {}) if section in ("", "scheduler", "kv") else {}
-        if leaf in stated or key == "preset":
+        if key == "preset" or (leaf in stated and value == stated[leaf]):
             sources[key] = PRESET
+        elif leaf in stated:  # preset_config chose otherwise for this model or GPU
+            sources[key] = DERIVED
         else:
             sources[key] = DERIVED if value != untouched[key] or key in _BY_GPU else DEFAULT
     written = workload.engine.written()

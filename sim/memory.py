@@ -23,14 +23,28 @@ from sim.config import EngineConfig
 from sim.hardware.gpu import GIB, GPUSpec
 from sim.models.spec import ModelSpec
 from sim.quantization.kv import kv_mode_for
-from sim.quantization.weights import weight_mode_for
+from sim.quantization.weights import WeightMode, weight_mode_for
 from workloads.errors import InputError, Place, unknown_name
 
 MIB = 1 << 20
-# CUDA context and library workspaces; NCCL buffers as soon as several GPUs work together. From vLLM's start-up lines
-# ("non-torch memory"), which say 0.1-0.3 GiB on one GPU and about 1 GiB with collectives; recalled.
+# CUDA context and library workspaces: vLLM's start-up lines give 0.10 to 0.35 GiB of "non-torch memory" on one GPU
+# (vllm-project/vllm#12330, #10517, #12126).
 _CONTEXT_BYTES = GIB // 4
-_COLLECTIVE_BYTES = GIB
+# Buffers of collectives, as soon as several GPUs work together. Over PCIe next to nothing: 0.25-0.30 GiB in all with two L40S
+# or RTX 4090 (vllm-project/vllm#15815, #13061). From Hopper on NCCL also reduces inside the switch and keeps buffers for that:
+# two H100 have 1.8 GiB each more than one (vllm-project/vllm#10511), four B200 2.1 GiB in all (sgl-project/sglang#22537). Links
+# of Ampere and AMD lie between: about 1 GiB, recalled.
+_COLLECTIVE_BYTES = {"switch": 7 * GIB // 4, "link": GIB, "pcie": GIB // 16}
+# Peak of sampling, bytes a value of the logits, of engines that measure it: sorting for top-k and top-p keeps values in 32 bit
+# twice, their indices in 64, probabilities and sums; vLLM's own kernel for it (vllm-project/vllm#33538) sorts nothing. From
+# peaks that were printed, or what is left beside the weights: vLLM 0.6 and 0.7 35-39 (#10511, #12330, #13882), 0.9 to 0.11
+# 34-36 (#21348, #23278, #27508), 0.30 about 20 (#48037, silybench-data). Elsewhere three copies in 32 bit are assumed.
+_LOGIT_BYTES = {"vllm-v0": 38, "vllm@0.8": 36, "vllm@0.33": 20}
+_LOGIT_COPIES = 12
+# CUDA graphs, which vLLM counts since 0.21: 0.13-0.17 GiB up to 16 rows as its start-up lines estimate them, and about half
+# a GiB up to 512 rows, as left over on an H100 (0.30).
+_GRAPH_BYTES = GIB // 8
+_GRAPH_ROW_BYTES = 0.75 * MIB
 _NO_BUDGET = 1 << 24  # a token budget of this many or more stands for none
 TYPICAL_TOKENS = 2048
 """Length of request for which windowed layers are sized where nobody says another."""
@@ -100,13 +114,16 @@ def context_limit(model: ModelSpec, config: EngineConfig) -> int:
     return limit
 
 
-def activation_bytes(model: ModelSpec, config: EngineConfig) -> int:
+def activation_bytes(model: ModelSpec, config: EngineConfig, logit_bytes: int = _LOGIT_COPIES) -> int:
     """Peak of temporary memory in the largest step, an estimate.
 
     Either the widest point of a layer (the residual stream, a layer's input and output, and the MLP's or the
-    projections' outputs of all tokens of the step) or sampling (three copies of the logits in 32 bit), whichever is
+    projections' outputs of all tokens of the step) or sampling (`logit_bytes` for every value of the logits), whichever is
     larger: the two do not coincide. Engines without a token budget (static batching, Orca) are taken to compute the
     prompts of a step one after another where memory is concerned, so that the widest is the longest prompt.
+
+    The first is 108 KiB a token for Llama-3.1-8B: vLLM 0.6 reports peaks of 2.07 GiB for 20,000 tokens and of 2.99 GiB for
+    29,000 (vllm-project/vllm#10517).
     """
     tp, scheduler = config.parallel.tensor, config.scheduler
     longest = context_limit(model, config)
@@ -122,9 +139,50 @@ def activation_bytes(model: ModelSpec, config: EngineConfig) -> int:
         routed = model.experts_per_token * (wide * width + model.hidden) // config.parallel.expert
         mlp = max(mlp, routed + wide * -(-model.shared_experts * model.expert_ffn // tp))
     heads = (model.heads + 2 * model.kv_heads) // tp * model.head_dim + model.heads // tp * model.head_dim
-    layer = tokens * size * (4 * model.hidden + max(mlp, heads))
-    logits = 3 * min(scheduler.max_num_seqs, tokens) * model.vocab * 4
+    layer = tokens * size * (3 * model.hidden + max(mlp, heads))
+    logits = logit_bytes * min(scheduler.max_num_seqs, tokens) * model.vocab
     return max(layer, logits)
+
+
+def _engine_activations(model: ModelSpec, config: EngineConfig) -> int:
+    """The peak that the engine itself would find, and so leave room for.
+
+    vLLM v0 with chunked prefill measures a step whose prompts all end later: it samples nothing (0.06 GiB with 512 tokens of
+    Llama-3.1-8B, vllm-project/vllm#10517).
+    """
+    if config.preset == "vllm-v0" and config.scheduler.name == "chunked-prefill":
+        return activation_bytes(model, config, 0)
+    return activation_bytes(model, config, _LOGIT_BYTES.get(config.preset, _LOGIT_COPIES))
+
+
+def _overhead(gpu: GPUSpec, config: EngineConfig, gpus: int) -> int:
+    """What lies outside of weights, activations and pool: context, collectives and, where the engine counts them, graphs."""
+    from sim.cost.graphs import largest_graph
+
+    size = _CONTEXT_BYTES
+    if gpus > 1:
+        fast = gpu.has_fast_link and (gpu.link != "nvlink-bridge" or gpus == 2)
+        switch = gpu.link == "nvswitch" and gpu.arch not in ("ampere", "volta")
+        size += _COLLECTIVE_BYTES["switch" if switch else "link" if fast else "pcie"]
+    if config.preset == "vllm@0.33" and config.cuda_graphs:
+        size += int(_GRAPH_BYTES + _GRAPH_ROW_BYTES * largest_graph("vllm", gpu, config))
+    return size
+
+
+def _padding_bytes(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMode) -> int:
+    """What vLLM adds to MXFP4 experts on GPUs without FP4: their kernels want widths in multiples of 128 and 256.
+
+    gpt-oss has 2,880 on both sides: 13.7 GiB loaded rather than 12.8 (20b, A100, vLLM 0.19, myoceane.fr), 66.0 rather than 60.8
+    (120b, H100, vllm-project/vllm#23278).
+    """
+    if mode.name != "mxfp4" or not model.experts or gpu.fp4 or not config.preset.startswith("vllm"):
+        return 0
+    parallel = config.parallel
+    width = -(-model.expert_ffn // max(parallel.tensor // parallel.expert, 1))
+    wide, deep = -(-width // 128) * 128, -(-model.hidden // 256) * 256
+    layers = -(-model.moe_layers // parallel.pipeline)
+    matrices = (3 if model.gated else 2) * layers * (model.experts // parallel.expert)
+    return int(matrices * (mode.matrix_bytes(wide, deep) - mode.matrix_bytes(width, model.hidden)))
 
 
 def window_rule(config: EngineConfig) -> str:
@@ -195,9 +253,10 @@ def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, typical_tokens
     kv_mode = kv_mode_for(kv.dtype, model.dtype)
     per_token = kv_token_bytes(model, config, typical_tokens)
     weights = model.weight_bytes(mode, parallel.tensor, parallel.pipeline, parallel.expert)
-    activations = activation_bytes(model, config)
+    weights += _padding_bytes(model, gpu, config, mode)
+    activations = _engine_activations(model, config)
     gpus = parallel.tensor * parallel.pipeline * parallel.data
-    overhead = _CONTEXT_BYTES + (_COLLECTIVE_BYTES if gpus > 1 else 0)
+    overhead = _overhead(gpu, config, gpus)
     fraction, pool = _pool(gpu, config, weights, activations, overhead)
     block = max(kv.block_size, 1) if kv.allocator != "contiguous" else 1
     if kv.capacity_tokens:

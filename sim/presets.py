@@ -14,6 +14,8 @@ from workloads.errors import unknown_name
 _GIB = 1 << 30
 _UNLIMITED = 1 << 24
 """Token budget of engines that have none: more than any step holds."""
+_LONG_CONTEXT = 32768
+"""Longest sequence, in tokens, up to which vLLM v0 computes prompts whole by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "vllm-v0": Preset(
-        "vLLM v0 (to 0.7): prefill first, whole prompts, 1 % watermark, recompute or swap",
+        "vLLM v0 (to 0.7): prefill first, whole prompts (cut and mixed where max_model_len is above 32K), 1 % watermark, "
+        "recompute or swap",
         engine={"host": "vllm"},
         scheduler={
             "name": "continuous", "gate": "watermark", "watermark": 0.01, "victim": "last-admitted", "requeue": "head",
@@ -169,7 +172,7 @@ PRESETS: dict[str, Preset] = {
             "kv.block_size": "vllm/config.py, 2024", "kv.prefix_caching": "vllm/config.py, 2024",
             "kv.register": "vllm/core/block_manager.py", "scheduler.watermark": "vllm/core/block_manager.py",
             "scheduler.gate": "vllm/core/block_manager.py", "scheduler.max_num_seqs": "vllm/config.py, 2024",
-            "scheduler.max_num_batched_tokens": "vllm/config.py, 2024: max(max_model_len, 2048)",
+            "scheduler.max_num_batched_tokens": "vllm/config.py, 2024: max(max_model_len, 2048), 2048 where prompts are cut",
             "kv.swap_gib": "vllm/config.py, 2024 (swap_space)",
         },
     ),
@@ -257,7 +260,8 @@ def preset_config(name: str, *, device_memory: float, is_a100: bool = False, max
     Args:
         device_memory: bytes on one GPU.
         is_a100: vLLM treats the A100 as a smaller card.
-        max_model_len: longest sequence, for vLLM v0's budget.
+        max_model_len: longest sequence, for vLLM v0's budget: beyond 32K tokens it cuts prompts, as it did by default from
+            0.5.4 on (vllm-project/vllm#6666) with a budget of 512 and later 2,048 tokens.
 
     Raises:
         InputError: no such preset.
@@ -272,6 +276,8 @@ def preset_config(name: str, *, device_memory: float, is_a100: bool = False, max
         )
     elif family == "vllm-v0":
         scheduler = replace(scheduler, max_num_batched_tokens=max(max_model_len, 2048))
+        if max_model_len > _LONG_CONTEXT:
+            scheduler = replace(scheduler, name="chunked-prefill", prefill="mixed", max_num_batched_tokens=2048)
     elif family.startswith("sglang"):  # server_args.py, chunked_prefill_size by device memory
         gib = device_memory / _GIB
         size = 2048 if gib < 35 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
