@@ -27,7 +27,8 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 @dataclass(frozen=True, slots=True)
 class GemmConstants:
     """Dense linear layers. `norm` joins compute and memory time; `extra_k` lengthens the inner dimension (prologue);
-    `wave` is the share of the arithmetic that is done in whole waves of tiles."""
+    `wave` is the share of the arithmetic that is done in whole waves of tiles. `unpack_ns`: nanoseconds in which a
+    multiprocessor turns a thousand narrow weights into 16-bit ones, whatever their width; 0 where nothing is unpacked."""
 
     compute: float
     bandwidth: float
@@ -37,6 +38,7 @@ class GemmConstants:
     extra_k: float
     source: str
     wave: float = 0.0
+    unpack_ns: float = 0.0
     error: float = 0.0
 
 

@@ -69,7 +69,9 @@ class Gemm:
 
     Weights are read once, activations once, results written once. `weight_bytes` is the whole matrix with its scales;
     `activation_bytes` one input value. A share `wave` of the arithmetic is done in whole waves of output tiles (at most
-    128 × 128, one a multiprocessor), so that few tiles leave the rest of the device idle.
+    128 × 128, one a multiprocessor), so that few tiles leave the rest of the device idle. Narrow weights that are unpacked
+    to 16 bit cost a constant time an element, once for every tile of rows and beside the rest: few rows are slowed down the
+    more, the fewer bytes a weight has.
     """
 
     launches = 1
@@ -95,6 +97,7 @@ class Gemm:
         self._columns = ceil(n / _TILE)
         self._fixed = weight_bytes / bandwidth + constants.memory_us * US
         self._token = (activation_bytes * k + 2.0 * n) / bandwidth
+        self._unpack = constants.unpack_ns * 1e-12 * n * k / gpu.sms
         self._norm, self._inverse, self._launch = (
             constants.norm,
             1.0 / constants.norm,
@@ -104,7 +107,8 @@ class Gemm:
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
         compute = self._arithmetic(m) ** self._norm
-        return (compute + self._memory(m) ** self._norm) ** self._inverse + self._launch
+        seconds = (compute + self._memory(m) ** self._norm) ** self._inverse + self._launch
+        return seconds + self._unpack * ceil(m / _TILE) if self._unpack else seconds
 
     def _memory(self, m: float) -> float:
         """Seconds of memory traffic; kernels that were not tuned for small batches read the weights several times."""

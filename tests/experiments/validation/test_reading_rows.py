@@ -149,6 +149,18 @@ def test_every_rule_gives_its_reason_and_none_looks_at_a_value():
         ({"weight_dtype": "fp8", "kv_dtype": "", "model": "DeepSeek-R1"}, "fp8-block", "auto"),
         ({"weight_dtype": "fp8", "kv_dtype": "", "model": "Qwen3-32B"}, "fp8-block", "auto"),
         ({"weight_dtype": "nvfp4", "model": "gpt-oss-120b", "kv_dtype": "", "engine": "trtllm"}, "mxfp4", "auto"),
+        ({"weight_dtype": "fp8", "model": "gpt-oss-120b", "kv_dtype": "fp8", "engine": "trtllm"}, "mxfp4", "fp8"),
+        (
+            {
+                "weight_dtype": "fp8",
+                "model": "gpt-oss-120b",
+                "kv_dtype": "fp8",
+                "engine": "trtllm",
+                "notes": "weights mxfp4 checkpoint (column label in the doc is fp8)",
+            },
+            "mxfp4",
+            "auto",
+        ),
         ({"weight_dtype": "int4", "kv_dtype": ""}, "gptq-int4", "auto"),
         ({"weight_dtype": "int8", "kv_dtype": ""}, "int8-w8a16", "auto"),
         ({"weight_dtype": "", "kv_dtype": ""}, "auto", "auto"),

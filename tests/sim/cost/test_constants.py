@@ -123,7 +123,9 @@ def test_blocks_of_fp8_have_kernels_of_their_own_on_hopper():
 def test_the_c_runtime_streams_without_python():
     """A depth of 1 is TensorRT-LLM's C++ runtime: launches and streams cost it little."""
     old, new = (
-        build_cost(load_model("Llama-3-8B"), H100, EngineConfig(preset="tensorrt-llm", host="tensorrt-llm", depth=depth))
+        build_cost(
+            load_model("Llama-3-8B"), H100, EngineConfig(preset="tensorrt-llm", host="tensorrt-llm", depth=depth)
+        )
         for depth in (1, 2)
     )
     assert old.front_end.output_work == 0.0 < new.front_end.output_work

@@ -49,6 +49,26 @@ def test_one_matmul_over_all_tokens_beats_two(a, b, engine):
         )
 
 
+def test_unpacking_costs_a_weight_the_same_whatever_its_width():
+    """So few rows of INT4 lose a larger part of the bandwidth than INT8, and many rows a part of the arithmetic."""
+    constants = load_constants(H100, "vllm").gemm["weight-only"]
+
+    def share(bytes_a_weight: float, tokens: int) -> float:
+        size = bytes_a_weight * 4096 * 4096
+        plain = Gemm(replace(constants, unpack_ns=0.0), H100, "bf16", 4096, 4096, size, 2.0)
+        return plain.seconds(tokens) / Gemm(constants, H100, "bf16", 4096, 4096, size, 2.0).seconds(tokens)
+
+    assert share(0.53, 1) < share(1.0, 1) < 1
+    assert share(0.53, 8192) == pytest.approx(share(1.0, 8192), rel=0.01)
+    alone = [Gemm(constants, H100, "bf16", 4096, 4096, size * 4096 * 4096, 2.0).seconds(1) for size in (0.53, 1.0)]
+    bare = [
+        Gemm(replace(constants, unpack_ns=0.0), H100, "bf16", 4096, 4096, size * 4096 * 4096, 2.0).seconds(1)
+        for size in (0.53, 1.0)
+    ]
+    assert alone[0] - bare[0] == pytest.approx(alone[1] - bare[1])
+    assert alone[0] - bare[0] == pytest.approx(constants.unpack_ns * 1e-12 * 4096 * 4096 / H100.sms)
+
+
 def test_experts_touched_in_expectation():
     constants = MoEConstants(0.5, 0.9, 10.0, 2.0, 0.0, 0.5, "test")
     experts = GroupedGemm(
