@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from reports.html.curves import Curve, Marks, curves, pareto
 from reports.html.svg import Figure
-from reports.html.sweep_series import MOST_BANDS, Sweep, on_axis, take
+from reports.html.sweep_series import MOST_BANDS, Sweep, Take, on_axis, take
 from reports.knee import Knee
 
 FRONT = "dashed: points that no other beats in both"
@@ -49,9 +49,9 @@ def sweep_plots(sweep: Sweep, slo: dict, knees: dict[str, Knee | None]) -> list[
     """Every figure that the sweep has something for."""
     found = [
         _throughput(sweep, knees),
-        _against_latency(sweep),
+        _against_latency(sweep, knees),
         *_percentiles(sweep, "ttft", "TTFT", slo),
-        _interactivity(sweep),
+        _interactivity(sweep, knees),
         *_percentiles(sweep, "tpot", "TPOT", slo),
         *_goodput(sweep),
         *_context(sweep),
@@ -71,22 +71,35 @@ def _over_axis(sweep: Sweep, key: str, title: str, lines: list[Curve], unit: str
 
 
 def _throughput(sweep: Sweep, knees: dict[str, Knee | None]) -> Plot:
-    found = [knee for knee in knees.values() if knee is not None]
-    alone = len(knees) == 1
-    # of several series only rings: their names would hide the curves
-    rings = [(k.load, k.throughput, f"knee at {k.load:g}" if alone else "") for k in found]
-    marks = Marks(knees=rings if len(knees) <= MOST_BANDS else [])
     lines = sweep.curves(on_axis, take("output_throughput"), "output_throughput")
+    marks = Marks(knees=_rings(sweep, knees, on_axis, take("output_throughput")))
     return _over_axis(sweep, "throughput", sweep.headed("Throughput"), lines, "output tokens/s", marks)
 
 
-def _against_latency(sweep: Sweep) -> Plot:
-    lines = sweep.curves(take("output_throughput"), take("median_e2el_ms"))
+def _rings(sweep: Sweep, knees: dict[str, Knee | None], x: Take, y: Take) -> list[tuple[float, float, str]]:
+    """Where the knees are in a figure of these coordinates; none of so many series that rings would hide the curves."""
+    if len(knees) > MOST_BANDS:
+        return []
+    found = []
+    for name, knee in knees.items():
+        if knee is None:
+            continue
+        value, point = sweep.series[name][knee.index]
+        a, b = (get(value, point["summary"], point.get("gpus", sweep.gpus)) for get in (x, y))
+        if a is not None and b is not None:
+            # of several series only rings: their names would hide the curves
+            found.append((a, b, f"knee at {knee.load:g}" if len(knees) == 1 else ""))
+    return found
+
+
+def _against_latency(sweep: Sweep, knees: dict[str, Knee | None]) -> Plot:
+    x, y = take("output_throughput"), take("median_e2el_ms")
+    lines = sweep.curves(x, y)
     spots = [(s.x, s.y) for curve in lines for s in curve.spots]
     front = pareto(spots, low_y=True) if len(lines) > 1 else []
     return Plot(
         "latency", "Latency against throughput", lines, "output tokens/s", "median E2E, ms", log_y=_wide(spots),
-        marks=Marks(front=front), note=FRONT if front else "", apart=sweep.ticks is not None,
+        marks=Marks(knees=_rings(sweep, knees, x, y), front=front), note=FRONT if front else "", apart=sweep.ticks is not None,
     )  # fmt: skip
 
 
@@ -111,7 +124,7 @@ def _percentiles(sweep: Sweep, name: str, title: str, slo: dict) -> list[Plot]:
     ]  # fmt: skip
 
 
-def _interactivity(sweep: Sweep) -> Plot:
+def _interactivity(sweep: Sweep, knees: dict[str, Knee | None]) -> Plot:
     def speed(value: float, summary: dict, gpus: int) -> float | None:
         tpot = summary.get("median_tpot_ms")
         return 1e3 / tpot if tpot else None
@@ -124,7 +137,8 @@ def _interactivity(sweep: Sweep) -> Plot:
     front = pareto([(s.x, s.y) for curve in lines for s in curve.spots]) if len(lines) > 1 else []
     return Plot(
         "interactivity", "Throughput per GPU against interactivity", lines, "tokens/s for one user (1 / median TPOT)",
-        "output tokens/s/GPU", marks=Marks(front=front), note=FRONT if front else "", apart=sweep.ticks is not None,
+        "output tokens/s/GPU", marks=Marks(knees=_rings(sweep, knees, speed, per_gpu), front=front),
+        note=FRONT if front else "", apart=sweep.ticks is not None,
     )  # fmt: skip
 
 

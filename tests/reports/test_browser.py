@@ -131,6 +131,51 @@ def test_light_dark_print_and_the_switch(report, open_page):
     assert page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()") == "#16202b"
 
 
+A4 = 703  # CSS pixels between margins of 12 mm
+
+
+@pytest.mark.parametrize("kind", ["run", "sweep"])
+def test_nothing_is_cut_off_on_paper(report, open_page, kind):
+    """A table that scrolls on a screen fits a sheet when printed."""
+    if kind == "sweep":
+        keys = ("engine.preset", "traffic.synthetic.arrivals.rate")
+        summary = summarize(simulated_run(100, 8), with_intervals=False)
+        wide = {
+            key: 123_456.0 for key in summary
+            if key.endswith("_ms") or key in ("output_throughput", "request_throughput")
+        }  # fmt: skip
+        figures = {key: [value * 0.9, value * 1.1] for key, value in wide.items()}
+        summary |= wide | {"slo_attainment": 0.5, "interval": {"level": 0.8, "from": ["cost"], "figures": figures}}
+        points = [{"settings": {keys[0]: "vllm", keys[1]: rate}, "summary": summary} for rate in (1.04109, 2.43803)]
+        report = render_sweep(points, list(keys))
+    page = open_page(report, viewport={"width": A4, "height": 1000})
+    page.emulate_media(media="print")
+    wide = page.evaluate("[...document.querySelectorAll('table, svg')].map(e => e.getBoundingClientRect().right)")
+    assert len(wide) > 2 and max(wide) <= A4
+
+
+def test_small_print_has_the_contrast_that_reading_needs(report, open_page):
+    """4.5 to 1 (WCAG 2.2, 1.4.3) between the faintest text and both grounds, in light and in dark."""
+    names = ("ink", "soft", "faint", "good", "warn", "bad", "accent")
+    for scheme in ("light", "dark"):
+        page = open_page(report, color_scheme=scheme)
+        value = "name => getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim()"
+        grounds = [page.evaluate(value, name) for name in ("card", "bg")]
+        for name in names:
+            found = [contrast(page.evaluate(value, name), ground) for ground in grounds]
+            assert min(found) >= 4.5, (scheme, name, found)
+
+
+def contrast(one: str, other: str) -> float:
+    """Ratio of the relative luminances of two colours, each #rrggbb."""
+    found = []
+    for colour in (one, other):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        found.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+    return max(found) / min(found)
+
+
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_no_sideways_scrolling(report, open_page, width):
     page = open_page(report, viewport={"width": width, "height": 800})

@@ -48,6 +48,8 @@ def test_one_configuration() -> None:
     assert list(found) == ["throughput", "latency", "ttft", "interactivity", "tpot", "goodput", "slo", "kv", "hits"]
     (knee,) = found["throughput"].marks.knees
     assert knee == (40.0, 4000.0, "knee at 40")
+    assert found["latency"].marks.knees == [(4000.0, 1300.0, "knee at 40")]  # the same run, where a reader looks for it
+    assert found["interactivity"].marks.knees == [(125.0, 4000.0, "knee at 40")]
     assert [curve.name for curve in found["ttft"].lines] == ["p50", "p95", "p99"]
     assert found["ttft"].marks.limit == (500.0, "SLO 500 ms") and found["tpot"].marks.limit is None
     assert [curve.name for curve in found["goodput"].lines] == ["met the SLO", "all that finished"]
