@@ -181,7 +181,9 @@ class _Run:
                 self._tell(number + 0.7 * done / total, f"{wanted.name}: quantizing, {detail}")
 
         recipe = Recipe(wanted.mode, self.settings.group)
-        return quantize_checkpoint(self.source, folder, recipe, ids, overwrite=True, progress=tell), folder
+        made = quantize_checkpoint(self.source, folder, recipe, ids, overwrite=True, progress=tell)
+        self.notices += [f"{wanted.name}: {note}" for note in made.notes]
+        return made, folder
 
     def _calibration_ids(self) -> torch.Tensor:
         import torch

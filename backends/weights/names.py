@@ -55,10 +55,15 @@ def _parts(dense: Linear, sizes: dict[str, int]) -> dict[str, Tensor]:
     return found
 
 
+def expert_names(family: str) -> tuple[str, str, str, str]:
+    """Where a family's checkpoints have their experts: the block in a layer, and gate, up and down in an expert."""
+    if family == "mixtral":
+        return "block_sparse_moe", "w1", "w3", "w2"
+    return "mlp", "gate_proj", "up_proj", "down_proj"
+
+
 def _experts(family: str, width: int, experts: Experts) -> dict[str, Tensor]:
-    mixtral = family == "mixtral"
-    prefix = "block_sparse_moe" if mixtral else "mlp"
-    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    prefix, gate, up, down = expert_names(family)
     found = {f"{prefix}.gate.weight": experts.router.weight}
     for index in range(len(experts.down)):
         name = f"{prefix}.experts.{index}."

@@ -17,7 +17,7 @@ from backends.quantization.formats.fp8 import KV_SCALES
 from backends.quantization.formats.raw import Raw
 from backends.quantization.scheme import Scheme
 from backends.quantization.stack import moved, stacked
-from backends.weights.names import IGNORED
+from backends.weights.names import IGNORED, expert_names
 from backends.weights.shards import Shards
 from workloads.errors import InputError, Place
 
@@ -150,9 +150,8 @@ class _Reader:
 
     def _experts(self, prefix: str) -> Experts:
         spec = self._architecture.spec
-        mixtral = spec.family == "mixtral"
-        block = f"{prefix}.{'block_sparse_moe' if mixtral else 'mlp'}"
-        gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+        block, gate, up, down = expert_names(spec.family)
+        block = f"{prefix}.{block}"
         width, hidden = spec.expert_ffn, spec.hidden
         router = self.dense(f"{block}.gate", spec.experts, hidden)
         wide, narrow = [], []

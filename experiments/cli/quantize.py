@@ -120,6 +120,7 @@ def _show(made: Made, out: Path, json: bool, quiet: bool) -> None:
         "folder": str(out), "mode": made.recipe.mode, "group": made.recipe.group if made.recipe.grouped else None,
         "layers": made.layers, "bits_per_weight": made.bits_per_weight, "bytes": made.bytes, "bytes_before": made.plain_bytes,
         "objective_vs_nearest": made.gain, "worst_objective_vs_nearest": made.worst,
+        "notes": list(made.notes),
     }  # fmt: skip
     if json:
         from experiments.cli.run import print_json
@@ -135,3 +136,5 @@ def _show(made: Made, out: Path, json: bool, quiet: bool) -> None:
             typer.echo(
                 f"its objective is {made.gain:.2f} of that of rounding to nearest (mean of layers; the worst {made.worst:.2f})"
             )
+        for note in made.notes:
+            typer.echo(f"note: {note}")

@@ -129,12 +129,19 @@ def test_quantize_refuses_models_that_cannot_be_and_folders_that_are_taken(tiny,
     assert kept.exit_code == 2 and (tmp_path / "other" / "thesis.txt").read_text() == "mine"
     none = bench("quantize", str(tmp_path / "nothing"), "--mode", "int8", "-o", str(tmp_path / "x"))
     assert none.exit_code == 2 and "no model folder" in none.output
+    assert not (tmp_path / "x").exists()
+
+
+def test_quantize_says_how_many_experts_saw_no_token(tmp_path) -> None:
     from backends.weights.tiny import make_tiny
 
-    experts = make_tiny("tiny-qwen3-moe", tmp_path / "moe")
-    refused = bench("quantize", str(experts), "--mode", "gptq-int4", "-o", str(tmp_path / "x"), *QUICK)
-    assert refused.exit_code == 2 and "mixture of experts cannot be made" in refused.output
-    assert not (tmp_path / "x").exists()
+    experts = str(make_tiny("tiny-qwen3-moe", tmp_path / "moe"))
+    arguments = ("quantize", experts, "--mode", "awq", "--group", "16", "--samples", "1", "--length", "2")
+    done = bench(*arguments, "-o", str(tmp_path / "few"))
+    assert done.exit_code == 0, done.output
+    assert "of 12 experts saw no token of the text and were rounded to the nearest values" in done.output
+    told = bench(*arguments, "-o", str(tmp_path / "again"), "--json")
+    assert json.loads(told.stdout)["notes"] == [done.output.partition("note: ")[2].strip()]
 
 
 def test_ctrl_c_leaves_nothing_half_written(tiny, tmp_path) -> None:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from backends.model.architecture import Architecture, read_architecture
 from backends.quantization.dequantise import dequantise
-from backends.quantization.make.awq import search
-from backends.quantization.make.forward import PROJECTIONS, READERS, rotary
+from backends.quantization.make.awq_scales import Factors, scale_layer
+from backends.quantization.make.forward import projections, readers, rotary
 from backends.quantization.make.pack_layer import Known, PackedLayer, pack_layer
 from backends.quantization.make.recipes import CALIBRATED, HESSIAN, Recipe, choose_group, config_section
 from backends.quantization.make.statistics import Inputs, sensitivities, through
 from backends.quantization.make.writer import CheckpointWriter, copy_small_files
 from backends.weights.files import weight_files
+from backends.weights.names import expert_names
 from backends.weights.shards import Shards
 from workloads.errors import InputError, Place
 from workloads.folders import whole_folder
@@ -36,7 +37,7 @@ class Made:
         recipe: with the group that was chosen. layers, weights: quantized linear layers and their weights.
         bits_per_weight: of these, scales and tables included. bytes: of the whole checkpoint; plain_bytes: as it was.
         gain: the method's own objective relative to round-to-nearest's, mean over layers; None: it has none.
-        worst: the largest of these.
+        worst: the largest of these. notes: what could not be done as the method has it.
     """
 
     recipe: Recipe
@@ -47,6 +48,7 @@ class Made:
     plain_bytes: int
     gain: float | None
     worst: float | None
+    notes: tuple[str, ...] = ()
 
 
 def quantize_checkpoint(
@@ -73,6 +75,10 @@ def quantize_checkpoint(
         ignored = ["lm_head", *(["re:.*(mlp|block_sparse_moe).gate$"] if architecture.spec.experts else [])]
         if maker.recipe.mode == "fp8-block" and architecture.spec.experts:
             ignored = ["lm_head", *sorted(maker.routers)]
+        if (
+            maker.recipe.mode == "awq-int4" and architecture.spec.experts
+        ):  # transformers takes parts of names, no patterns
+            ignored = [f"{expert_names(architecture.spec.family)[0]}.gate"]
         section = config_section(maker.recipe, ignored)
         side = {"quant_config.json": {"wbits": recipe.bits}} if recipe.mode.startswith("squeezellm") else {}
         copy_small_files(source, partial, section, side)
@@ -87,12 +93,6 @@ def _check(architecture: Architecture, recipe: Recipe, source: Path, ids: Tensor
         )  # fmt: skip
     if recipe.mode not in CALIBRATED:
         return
-    if architecture.spec.experts:
-        plain = "int8, int8-w8a16, rtn-int4, fp8-dynamic, fp8-channel, fp8-block, nvfp4-a16 and mxfp4 can"
-        raise InputError(
-            f"{recipe.mode} of a mixture of experts cannot be made: each expert sees too little of a text",
-            place=Place(key="--mode"), hint=plain,
-        )  # fmt: skip
     if ids is not None and ids.shape[1] > architecture.spec.max_position:
         raise InputError(
             f"sequences of {ids.shape[1]} tokens are longer than the model's {architecture.spec.max_position}",
@@ -100,6 +100,11 @@ def _check(architecture: Architecture, recipe: Recipe, source: Path, ids: Tensor
         )  # fmt: skip
     if ids is None:
         raise InputError(f"{recipe.mode} learns from text", place=Place(key="--calibration"), hint="name a text file")
+
+
+def _kind(reader: str) -> str:
+    """The kind of an input: all experts have the same ones."""
+    return reader.partition(".")[0]
 
 
 class _Maker:
@@ -116,6 +121,9 @@ class _Maker:
         self.routers = {name.removesuffix(".weight") for name in shards.names() if _ROUTER.search(name[:-7])}
         self._weights = self._packed_bytes = self._plain_bytes = 0
         self._ratios: list[float] = []
+        self._readers = readers(architecture)
+        self._inner = projections(architecture)
+        self._unseen = 0
 
     def _find(self) -> list[str]:
         """Names of all linear layers inside transformer layers, routers left out."""
@@ -190,10 +198,10 @@ class _Maker:
         """For NVFP4, which has one second-level scale for all that read the same input."""
         if not self.recipe.mode.startswith("nvfp4"):
             return Known()
-        prefix = name.rpartition(".")[0]
-        mates = next((names for names in READERS.values() if name.endswith(names)), ())
-        mates = [f"{prefix}.{mate.rpartition('.')[2]}.weight" for mate in mates]
-        most = [float(self._shards.get(mate).abs().amax()) for mate in mates if mate in self._shards]
+        layer = ".".join(name.split(".")[:3])
+        own = name.removeprefix(f"{layer}.")
+        mates = next((names for names in self._readers.values() if own in names), ())
+        most = [float(self._shards.get(f"{layer}.{mate}.weight").abs().amax()) for mate in mates]
         return Known(largest=max(most, default=float(weight.abs().amax())))
 
     def _keep(self, name: str) -> None:
@@ -234,45 +242,33 @@ class _Maker:
         inputs = Inputs(hessian=self.recipe.mode in HESSIAN)
         if not gradients:
             through(self.architecture, index, weights, hidden, turn, inputs)
-        if self.recipe.mode == "awq-int4":
-            self._scale(weights, inputs)
-        for name in PROJECTIONS:
-            reader = next(key for key, names in READERS.items() if name in names)
-            mates = [weights[f"{mate}.weight"] for mate in READERS[reader]]
-            known = Known(
-                inputs.hessian.get(reader), inputs.most.get(reader, 0.0), gradients.get(f"{name}.weight"),
-                max(float(mate.abs().amax()) for mate in mates),
-            )  # fmt: skip
-            weight = weights[f"{name}.weight"]
-            packed = pack_layer(self.recipe, weight, known)
-            self._write(prefix + name, packed, weight)
-            weights[f"{name}.weight"] = dequantise(packed.read(*weight.shape))
+        awq = self.recipe.mode == "awq-int4"
+        factors = scale_layer(self.architecture, weights, inputs, self.recipe.group) if awq else Factors()
+        sums: dict[str, list[float]] = {}
+        for reader, names in self._readers.items():
+            mates = {name: weights[f"{name}.weight"] for name in names}
+            largest = max(float(mate.abs().amax()) for mate in mates.values())
+            for name, weight in mates.items():
+                sensitivity = gradients.get(f"{name}.weight")
+                known = Known(
+                    inputs.hessian.get(reader), inputs.largest(reader), sensitivity, largest, factors.columns.get(name),
+                    factors.rows.get(name), not name.endswith(("q_proj", "k_proj")),
+                )  # fmt: skip
+                packed = pack_layer(self.recipe, weight, known)
+                self._write(prefix + name, packed, weight)
+                weights[f"{name}.weight"] = dequantise(packed.read(*weight.shape))
+                both = sums.setdefault(_kind(reader) if awq else name, [0.0, 0.0])
+                share = inputs.seen.get(reader, 1)
+                both[0], both[1] = both[0] + share * packed.error, both[1] + share * packed.nearest
+            unseen = not bool(sensitivity.any()) if gradients else reader not in inputs.seen
+            self._unseen += unseen and _kind(reader) == "down"
+        self._ratios += [error / nearest for error, nearest in sums.values() if nearest]
         for name, tensor in weights.items():
-            if name.removesuffix(".weight") not in PROJECTIONS:
+            if name.removesuffix(".weight") not in self._inner:
                 dtype = self._shards.get(prefix + name).dtype
                 self._plain_bytes += tensor.numel() * dtype.itemsize
                 self._writer.add(prefix + name, tensor.to(dtype))
         return hidden if gradients else through(self.architecture, index, weights, hidden, turn)
-
-    def _scale(self, weights: dict[str, Tensor], inputs: Inputs) -> None:
-        """AWQ's scales, put into the weights and into what makes their inputs; queries that share a value head have none."""
-        spec = self.architecture.spec
-        before = {"attention": "input_layernorm", "mlp": "post_attention_layernorm", "down": "mlp.up_proj"}
-        if spec.heads == spec.kv_heads:
-            before["out"] = "self_attn.v_proj"
-        for reader, source in before.items():
-            layers = [f"{name}.weight" for name in READERS[reader]]
-            mine = [weights[name] for name in layers]
-            scales, error, plain = search(
-                mine, inputs.hessian[reader], inputs.magnitude[reader], group=self.recipe.group
-            )
-            self._ratios.append(error / plain if plain else 1.0)
-            for name in layers:
-                weights[name] = weights[name] * scales
-            weight = weights[f"{source}.weight"]
-            weights[f"{source}.weight"] = weight / (scales if weight.ndim == 1 else scales[:, None])
-            if f"{source}.bias" in weights:
-                weights[f"{source}.bias"] = weights[f"{source}.bias"] / scales
 
     def _write(self, name: str, packed: PackedLayer, weight: Tensor) -> None:
         for suffix, tensor in packed.tensors.items():
@@ -280,12 +276,24 @@ class _Maker:
             self._packed_bytes += tensor.nbytes
         self._weights += weight.numel()
         self._plain_bytes += weight.numel() * self._shards.get(f"{name}.weight").element_size()
-        if packed.nearest:
-            self._ratios.append(packed.error / packed.nearest)
 
     def _tell(self, done: float, total: float, detail: str) -> None:
         if self._progress is not None:
             self._progress(done, total, detail)
+
+    def _notes(self) -> tuple[str, ...]:
+        if not self._unseen:
+            return ()
+        mode, spec = self.recipe.mode, self.architecture.spec
+        instead = "rounded to the nearest values"
+        if mode.startswith("squeezellm"):
+            instead = "given tables without sensitivities"
+        elif mode not in HESSIAN:
+            instead = "given the largest inputs of the others"
+        return (
+            f"{self._unseen} of {spec.experts * spec.layers} experts saw no token of the text and were {instead}; "
+            "--samples takes more of it",
+        )  # fmt: skip
 
     def made(self) -> Made:
         """What was done."""
@@ -293,4 +301,5 @@ class _Maker:
         return Made(
             self.recipe, len(self._projections), self._weights, 8 * self._packed_bytes / max(self._weights, 1),
             self._writer.bytes, self._plain_bytes, sum(ratios) / len(ratios) if ratios else None, max(ratios, default=None),
+            self._notes(),
         )  # fmt: skip

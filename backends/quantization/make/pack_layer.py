@@ -16,7 +16,7 @@ from backends.quantization.formats.fp8 import Fp8
 from backends.quantization.formats.gptq import Gptq
 from backends.quantization.formats.raw import LayerFormat, Raw
 from backends.quantization.formats.squeezellm import SqueezeLLM
-from backends.quantization.make import grids
+from backends.quantization.make import awq, grids
 from backends.quantization.make.gptq import objective, solve
 from backends.quantization.make.recipes import Recipe
 from backends.quantization.make.squeezellm import dense_and_sparse, nearest, weighted_error
@@ -27,14 +27,19 @@ class Known:
     """What is known of a layer beside its weight.
 
     Attributes:
-        hessian: [K, K] second moments of its inputs. most: largest magnitude of its inputs.
+        hessian: [K, K] second moments of its inputs; None: no token entered. most: largest magnitude of its inputs.
         sensitivity: [N, K] squared gradients. largest: largest weight of all layers of the same input.
+        columns, rows: what AWQ has multiplied its columns with, and divided its rows by; None: nothing.
+        clip: whether AWQ may cut off its largest weights.
     """
 
     hessian: Tensor | None = None
     most: float = 0.0
     sensitivity: Tensor | None = None
     largest: float = 0.0
+    columns: Tensor | None = None
+    rows: Tensor | None = None
+    clip: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ def pack_layer(recipe: Recipe, weight: Tensor, known: Known) -> PackedLayer:
     if mode.startswith("gptq"):
         return _gptq(recipe, weight, known.hessian)
     if mode == "awq-int4":
-        return _awq(recipe, weight)
+        return _awq(recipe, weight, known)
     if mode.startswith("squeezellm"):
         return _squeezellm(recipe, weight, known.sensitivity)
     if mode.startswith("int8") or mode == "rtn-int4":
@@ -67,23 +72,37 @@ def pack_layer(recipe: Recipe, weight: Tensor, known: Known) -> PackedLayer:
     return _fp4(recipe, weight, known)
 
 
-def _gptq(recipe: Recipe, weight: Tensor, hessian: Tensor) -> PackedLayer:
+def _gptq(recipe: Recipe, weight: Tensor, hessian: Tensor | None) -> PackedLayer:
+    """By the Hessian; where there is none, rounded to nearest."""
     bits, group = recipe.bits, recipe.group
+    form = Gptq(bits, group, False, recipe.mode)
+    if hessian is None:
+        scales, zeros = grids.int_grid(weight, bits, group, recipe.symmetric)
+        return PackedLayer(form.save(grids.int_codes(weight, scales, zeros, bits, group), scales, zeros), form)
     found = solve(weight, hessian, bits=bits, group=group, symmetric=recipe.symmetric, act_order=recipe.act_order)
     values = (found.codes.float() - found.zeros[:, found.index]) * found.scales[:, found.index]
     scales, zeros = grids.int_grid(weight, bits, group, recipe.symmetric)
     plain = grids.int_values(grids.int_codes(weight, scales, zeros, bits, group), scales, zeros, group)
-    form = Gptq(bits, group, False, recipe.mode)
     return PackedLayer(
         form.save(found.codes, found.scales, found.zeros, found.index), form, objective(weight, values, hessian),
         objective(weight, plain, hessian),
     )  # fmt: skip
 
 
-def _awq(recipe: Recipe, weight: Tensor) -> PackedLayer:
-    form = Awq(recipe.group)
-    scales, zeros = grids.int_grid(weight, 4, recipe.group)
-    return PackedLayer(form.save(grids.int_codes(weight, scales, zeros, 4, recipe.group), scales, zeros), form)
+def _awq(recipe: Recipe, weight: Tensor, known: Known) -> PackedLayer:
+    """Its objective is told in the units of the layer before rows and columns had factors."""
+    form, group, hessian = Awq(recipe.group), recipe.group, known.hessian
+    columns = torch.ones(weight.shape[1]) if known.columns is None else known.columns
+    rows = torch.ones(len(weight), 1) if known.rows is None else known.rows[:, None]
+    scaled = None if hessian is None else hessian / columns / columns[:, None]
+    clip = known.clip and scaled is not None
+    grid = awq.clipped_grid(weight, scaled, group=group) if clip else grids.int_grid(weight, 4, group)
+    packed = PackedLayer(form.save(grids.int_codes(weight, *grid, 4, group), *grid), form)
+    if scaled is None:
+        return packed
+    first = weight * rows / columns
+    error = objective(weight * rows, awq.on_grid(weight, grid, 4, group) * rows, scaled)
+    return PackedLayer(packed.tensors, form, error, objective(first, awq.rounded(first, 4, group), hessian))
 
 
 def _squeezellm(recipe: Recipe, weight: Tensor, sensitivity: Tensor) -> PackedLayer:

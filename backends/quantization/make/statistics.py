@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from backends.model.architecture import Architecture
-from backends.quantization.make.forward import PROJECTIONS, run_layer, token_losses
+from backends.quantization.make.forward import projections, run_layer, token_losses
 
 _AT_ONCE = 4096
 """Tokens of calibration that go through a layer together."""
@@ -19,6 +19,7 @@ class Inputs:
 
     Attributes:
         hessian: input's name → [K, K] mean of x x' in float32. magnitude: → [K] mean |x|. most: → largest |x|.
+        seen: → tokens. What no token entered (an expert whom none visits) has no entry.
     """
 
     def __init__(self, *, hessian: bool) -> None:
@@ -26,13 +27,19 @@ class Inputs:
         self.hessian: dict[str, Tensor] = {}
         self.magnitude: dict[str, Tensor] = {}
         self.most: dict[str, float] = {}
-        self._seen: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
+
+    def largest(self, name: str) -> float:
+        """The largest |x| of an input; of an expert whom no token visited, of all experts'."""
+        kind = name.partition(".")[0]
+        same = (most for other, most in self.most.items() if other.partition(".")[0] == kind)
+        return self.most[name] if name in self.most else max(same, default=0.0)
 
     def __call__(self, name: str, x: Tensor) -> None:
         """Take [tokens, K] into account."""
         x = x.detach()
-        seen, new = self._seen.get(name, 0), len(x)
-        self._seen[name] = seen + new
+        seen, new = self.seen.get(name, 0), len(x)
+        self.seen[name] = seen + new
         size = x.abs()
         self.most[name] = max(self.most.get(name, 0.0), float(size.amax()))
         old = self.magnitude.get(name, torch.zeros(()))
@@ -95,7 +102,7 @@ def _backward(
 ) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
     """Squared gradients of one layer's projections, and the gradients by its inputs."""
     live = dict(weights)
-    names = [f"{name}.weight" for name in PROJECTIONS]
+    names = [f"{name}.weight" for name in projections(architecture)]
     for name in names:
         live[name] = weights[name].detach().clone().requires_grad_(True)
     squares = {name: torch.zeros(weights[name].shape) for name in names}
@@ -105,7 +112,8 @@ def _backward(
         run_layer(architecture, index, live, one, rotary).backward(gradients[number : number + 1])
         before[number] = one.grad[0]
         for name in names:
-            squares[name] += live[name].grad.square()
-            live[name].grad = None
+            if live[name].grad is not None:  # None: of an expert that no token visits
+                squares[name] += live[name].grad.square()
+                live[name].grad = None
     scaled = {name: (each / each.amax().clamp(min=1e-38) * 60_000).half() for name, each in squares.items()}
     return scaled, before

@@ -16,7 +16,7 @@ from patterned import calibration, edit_config, logits, prompt, rewrite  # noqa:
 
 from backends.quantization.base import QuantizedLinear  # noqa: E402
 from backends.quantization.make.checkpoint import quantize_checkpoint  # noqa: E402
-from backends.quantization.make.recipes import MODES, Recipe  # noqa: E402
+from backends.quantization.make.recipes import CALIBRATED, MODES, Recipe  # noqa: E402
 from backends.quantization.scheme import read_scheme  # noqa: E402
 from backends.weights.load import load_model  # noqa: E402
 from backends.weights.tiny import make_tiny  # noqa: E402
@@ -70,6 +70,38 @@ def test_experts_are_quantized_one_by_one_and_routers_are_not(kind, mode, tmp_pa
     assert torch.equal(model.parameters.layers[0].mlp.router.weight, whole.parameters.layers[0].mlp.router.weight)
     assert divergence(logits(whole, prompt()), logits(model, prompt())) < 0.15
     assert made.layers == 2 * (4 + 3 * model.architecture.spec.experts)
+
+
+SHAPES_OF_32 = ("gptq-int3", "squeezellm-3bit", "squeezellm-4bit")
+"""Modes whose layouts the 48 columns of tiny-qwen3-moe's experts do not fit."""
+
+
+@pytest.mark.parametrize(("kind", "mode"), [
+    *(("tiny-mixtral", mode) for mode in CALIBRATED),
+    *(("tiny-qwen3-moe", mode) for mode in CALIBRATED if mode not in SHAPES_OF_32),
+])  # fmt: skip
+def test_experts_learn_from_the_tokens_that_visit_them(kind, mode, tmp_path) -> None:
+    source = make_tiny(kind, tmp_path / "plain")
+    recipe = Recipe(mode, 16 if mode.startswith(("gptq", "awq")) else 0)
+    made = quantize_checkpoint(source, tmp_path / "packed", recipe, calibration())
+    whole, model = load_model(source), load_model(tmp_path / "packed")
+    assert isinstance(model.parameters.layers[1].mlp.down[0], QuantizedLinear) and not made.notes
+    error = divergence(logits(whole, prompt()), logits(model, prompt()))
+    assert 0 < error < {3: 0.6, 4: 0.3, 8: 0.03}[recipe.bits]
+    if made.gain is not None:
+        assert made.worst <= 1.001 and made.gain < 0.99
+
+
+@pytest.mark.parametrize("mode", CALIBRATED)
+def test_experts_whom_no_token_visits_still_work(mode, tmp_path) -> None:
+    """One sequence of one token visits two of four experts of a layer; the text that is scored visits all."""
+    source = make_tiny("tiny-mixtral", tmp_path / "plain")
+    ids = calibration(1, 2) if mode.startswith("squeezellm") else calibration(1, 1)
+    recipe = Recipe(mode, 16 if mode.startswith(("gptq", "awq")) else 0)
+    made = quantize_checkpoint(source, tmp_path / "packed", recipe, ids)
+    assert "saw no token" in made.notes[0] and int(made.notes[0].split()[0]) in range(1, 5)
+    error = divergence(logits(load_model(source), prompt()), logits(load_model(tmp_path / "packed"), prompt()))
+    assert error < {3: 3.0, 4: 0.6, 8: 0.2}[recipe.bits]
 
 
 def test_gptq_with_act_order_without_symmetry_and_in_version_2(packed) -> None:

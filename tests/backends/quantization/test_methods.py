@@ -15,7 +15,8 @@ from patterned import calibration, prompt  # noqa: E402
 from backends.model.architecture import read_architecture  # noqa: E402
 from backends.quantization.dequantise import dequantise  # noqa: E402
 from backends.quantization.make import awq, gptq, grids, squeezellm  # noqa: E402
-from backends.quantization.make.forward import PROJECTIONS, rotary, run_layer, token_losses  # noqa: E402
+from backends.quantization.make.awq_scales import scale_layer  # noqa: E402
+from backends.quantization.make.forward import projections, readers, rotary, run_layer, token_losses  # noqa: E402
 from backends.quantization.make.statistics import Inputs, sensitivities, through  # noqa: E402
 from backends.weights.load import load_model  # noqa: E402
 from backends.weights.tiny import make_tiny  # noqa: E402
@@ -81,15 +82,45 @@ def test_gptq_of_independent_inputs_is_rounding_and_dead_inputs_do_no_harm() -> 
 @given(seed=st.integers(0, 10_000), rows=st.integers(1, 16), group=st.sampled_from([8, 32, -1]))
 def test_awq_is_never_worse_than_rounding(seed, rows, group) -> None:
     weight, hessian, magnitude = problem(rows, 64, 256, seed)
-    scales, error, plain = awq.search([weight], hessian, magnitude, group=group)
-    assert error <= plain and (scales > 0).all() and torch.isfinite(scales).all()
-    again = gptq.objective(weight, awq.rounded(weight * scales, 4, group) / scales, hessian)
-    assert error == pytest.approx(again)
+    scales = awq.search([weight], [hessian], magnitude, group=group)
+    assert (scales > 0).all() and torch.isfinite(scales).all()
+    plain, error = awq_errors(weight, hessian, scales, group)
+    assert error <= plain
+    scaled, theirs = weight * scales, hessian / scales / scales[:, None]
+    grid = awq.clipped_grid(scaled, theirs, group=group)
+    clipped = row_errors(scaled, awq.on_grid(scaled, grid, 4, group), theirs)
+    whole = row_errors(scaled, awq.rounded(scaled, 4, group), theirs)
+    assert (clipped <= whole * 1.0001 + 1e-12).all(), "no row is the worse for what is cut off"
+
+
+def awq_errors(weight, hessian, scales, group) -> tuple[float, float]:
+    """The objective of rounding to nearest, and with scales."""
+    found = awq.rounded(weight * scales, 4, group) / scales
+    return gptq.objective(weight, awq.rounded(weight, 4, group), hessian), gptq.objective(weight, found, hessian)
+
+
+def row_errors(weight: torch.Tensor, found: torch.Tensor, hessian: torch.Tensor) -> torch.Tensor:
+    error = (weight - found).double()
+    return ((error @ hessian.double()) * error).sum(1)
+
+
+def test_awq_cuts_off_a_lone_large_weight_of_a_column_that_hardly_matters() -> None:
+    weight = torch.randn(8, 64, generator=torch.Generator().manual_seed(4)) * 0.05
+    weight[:, 5] = 0.5
+    hessian = torch.eye(64)
+    hessian[5, 5] = 1e-4
+    plain = row_errors(weight, awq.rounded(weight, 4, 32), hessian)
+    found = awq.on_grid(weight, awq.clipped_grid(weight, hessian, group=32), 4, 32)
+    assert (row_errors(weight, found, hessian) < 0.8 * plain).all()
+    assert (found[:, 5] < 0.32).all(), "cut off about as far as may be: at 11 twentieths"
+    every = awq.on_grid(weight, awq.clipped_grid(weight, torch.eye(64), group=32), 4, 32)
+    assert (every[:, 5] > 0.45).all(), "kept where it matters as much as the others"
 
 
 def test_awq_protects_large_inputs() -> None:
     weight, hessian, magnitude = problem(64, 128, 1024, 2)
-    scales, error, plain = awq.search([weight], hessian, magnitude, group=32)
+    scales = awq.search([weight], [hessian], magnitude, group=32)
+    plain, error = awq_errors(weight, hessian, scales, 32)
     assert error < 0.8 * plain
     large = magnitude > 4 * magnitude.median()
     assert scales[large].min() > scales[~large].max()
@@ -173,7 +204,14 @@ def tiny(tmp_path_factory):
     return folder, architecture, layer, tops
 
 
-@pytest.mark.parametrize("kind", ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-smollm"])
+def layer_of(tensors: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
+    prefix = f"model.layers.{index}."
+    return {name[len(prefix) :]: each for name, each in tensors.items() if name.startswith(prefix)}
+
+
+@pytest.mark.parametrize(
+    "kind", ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-smollm", "tiny-mixtral", "tiny-qwen3-moe"]
+)
 def test_the_pass_for_calibration_is_the_engines(kind, tmp_path) -> None:
     from patterned import logits
     from safetensors.torch import load_file
@@ -183,9 +221,7 @@ def test_the_pass_for_calibration_is_the_engines(kind, tmp_path) -> None:
     ids = torch.tensor([prompt(60)])  # longer than tiny-mistral's window
     hidden, turn = tensors["model.embed_tokens.weight"][ids], rotary(architecture, 60)
     for index in range(architecture.spec.layers):
-        prefix = f"model.layers.{index}."
-        weights = {name[len(prefix) :]: each for name, each in tensors.items() if name.startswith(prefix)}
-        hidden = run_layer(architecture, index, weights, hidden, turn)
+        hidden = run_layer(architecture, index, layer_of(tensors, index), hidden, turn)
     head = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])
     loss = token_losses(architecture, hidden, tensors["model.norm.weight"], head, ids)
     found = logits(load_model(folder), prompt(60))[:-1]
@@ -213,10 +249,47 @@ def test_sensitivities_are_the_squared_gradients_of_the_whole_model(tiny) -> Non
                 expected[index][name] += tensor.grad.square()
                 tensor.grad = None
     for index in range(count):
-        for name in PROJECTIONS:
+        for name in projections(architecture):
             mine, theirs = found[index][f"{name}.weight"].float(), expected[index][f"{name}.weight"]
             theirs = theirs / theirs.amax() * 60_000
             assert torch.allclose(mine, theirs, rtol=2e-3, atol=0.01), (index, name)
+
+
+@pytest.mark.parametrize("kind", ["tiny-llama", "tiny-mixtral", "tiny-qwen3-moe"])
+def test_awqs_scales_change_nothing_but_what_rounding_costs(kind, tmp_path) -> None:
+    from safetensors.torch import load_file
+
+    folder = make_tiny(kind, tmp_path / "model", seed=6)
+    tensors, architecture = load_file(folder / "model.safetensors"), read_architecture(folder)
+    weights, hidden, turn = layer_of(tensors, 1), torch.randn(3, 40, 64), rotary(architecture, 40)
+    inputs = Inputs(hessian=True)
+    before = through(architecture, 1, weights, hidden, turn, inputs)
+    scaled = dict(weights)
+    factors = scale_layer(architecture, scaled, inputs, 16)
+    assert torch.allclose(through(architecture, 1, scaled, hidden, turn), before, atol=2e-5)
+    assert any(not torch.equal(scaled[name], weights[name]) for name in weights)
+    inner = {name for names in readers(architecture).values() for name in names}
+    assert set(factors.columns) <= inner and set(factors.rows) <= inner
+
+
+def test_an_experts_inputs_are_those_of_its_own_tokens(tmp_path) -> None:
+    from safetensors.torch import load_file
+
+    folder = make_tiny("tiny-mixtral", tmp_path / "model")
+    tensors, architecture = load_file(folder / "model.safetensors"), read_architecture(folder)
+    weights, hidden, turn = layer_of(tensors, 0), torch.randn(2, 20, 64), rotary(architecture, 20)
+    together, apart = Inputs(hessian=True), Inputs(hessian=True)
+    run_layer(architecture, 0, weights, hidden, turn, together)
+    for part in hidden.split(1):
+        run_layer(architecture, 0, weights, part, turn, apart)
+    experts = range(architecture.spec.experts)
+    assert sum(together.seen[f"mlp.{each}"] for each in experts) == 2 * together.seen["mlp"] == 80
+    for each in experts:
+        assert together.seen[f"mlp.{each}"] == together.seen[f"down.{each}"] == apart.seen[f"mlp.{each}"]
+        assert torch.allclose(together.hessian[f"down.{each}"], apart.hessian[f"down.{each}"], rtol=1e-4, atol=1e-6)
+    total = sum(together.hessian[f"mlp.{each}"] * together.seen[f"mlp.{each}"] for each in experts)
+    assert torch.allclose(total / 80, together.hessian["mlp"], rtol=1e-4, atol=1e-5)
+    assert together.largest("mlp.0") <= together.largest("mlp.99") == together.most["mlp"], "nobody's: that of all"
 
 
 def test_statistics_do_not_depend_on_how_sequences_are_cut(tiny) -> None:
