@@ -6,6 +6,8 @@ prefix sharing is what it was. Qwen-Bailian's traces have the same form with blo
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +55,14 @@ def _spans(data: Objects, inputs: np.ndarray, block_size: int) -> SpanTable | No
     try:
         counts = np.fromiter(map(len, lists), np.int64, len(lists))
         ids = np.array([i for ids in lists for i in ids])
-        if len(ids) and ids.dtype.kind not in "iu":
-            raise TypeError
-    except TypeError:
-        row = next(i for i, ids in enumerate(lists) if not _is_ids(ids))
-        raise data.rows.error(row, "hash_ids", f"expected a list of whole numbers, not {lists[row]!r}") from None
+        plain = not len(ids) or ids.dtype.kind in "iu"
+    except (TypeError, ValueError):  # not lists, or lists within them
+        plain = False
+    if not plain:
+        row = next((i for i, ids in enumerate(lists) if not _is_ids(ids)), None)
+        if row is not None:
+            raise data.rows.error(row, "hash_ids", f"expected a list of whole numbers, not {reprlib.repr(lists[row])}")
+        ids = _numbered(lists)  # hashes of more than 64 bits
     if not len(ids):
         return None
     blocks = -(-inputs // block_size)
@@ -76,6 +81,12 @@ def _spans(data: Objects, inputs: np.ndarray, block_size: int) -> SpanTable | No
     length = np.full(len(ids), block_size, np.int64)
     length[start[1:] - 1] = inputs - (blocks - 1) * block_size
     return SpanTable(start.astype(np.int64), -1 - ids.astype(np.int64), np.zeros(len(ids), np.int64), length)
+
+
+def _numbered(lists: Sequence[list[int]]) -> np.ndarray:
+    """A running number for each id, in the order of their first use."""
+    numbers: dict[int, int] = {}
+    return np.array([numbers.setdefault(i, len(numbers)) for ids in lists for i in ids], np.int64)
 
 
 def _is_ids(value: object) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,12 +96,12 @@ class Table:
             return values.astype("datetime64[ns]").astype(np.int64)
         text = [t[:-6] if t.endswith("+00:00") else t.removesuffix("Z") for t in values]
         try:
-            if not all(":" in t for t in text):
+            if not all(":" in t for t in text):  # NumPy takes dates without times too
                 raise ValueError
-            if any("+" in t for t in text):
-                raise ValueError
-            return np.array(text, "datetime64[ns]").astype(np.int64)
-        except ValueError:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # it warns of what stands behind the time, and reads on
+                return np.array(text, "datetime64[ns]").astype(np.int64)
+        except (ValueError, UserWarning):
             return np.array([self._moment(name, i, t) for i, t in enumerate(values)], np.int64)
 
     def _moment(self, name: str, row: int, text: str) -> int:
@@ -147,7 +148,7 @@ class Table:
         for row, line in zip(rows, lines, strict=True):
             if len(row) != width:
                 raise InputError(
-                    f"has {len(row)} fields where the header has {width}",
+                    f"has {len(row)} {'field' if len(row) == 1 else 'fields'} where the header has {width}",
                     place=Place(self.file, line),
                     hint="the row is malformed or the file was cut short",
                 )

@@ -48,6 +48,8 @@ def test_rows_out_of_order_are_sorted_stably_with_a_note(file):
         ("2023-11-16 18:15:47,,4", "ContextTokens", "has no value"),
         (",7,4", "TIMESTAMP", "has no timestamp"),
         ("1700000000,7,4", "TIMESTAMP", "not a date with a time"),
+        ("2023-11-16 18:17:33.45[0,7,4", "TIMESTAMP", "not a date with a time"),
+        ("2023-11-16 18:17:33 18:17:34,7,4", "TIMESTAMP", "not a date with a time"),
         ("yesterday 10:00,7,4", "TIMESTAMP", "not a date with a time"),
     ],
 )

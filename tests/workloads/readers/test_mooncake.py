@@ -35,11 +35,21 @@ def test_other_block_sizes_and_true_hashes(file):
     assert all(span.content < 0 for span in first)
 
 
+@pytest.mark.parametrize("large", [2**64 - 1, 2**64, 10**40])
+def test_hashes_of_any_width(file, large):
+    traffic = read_mooncake(file("m.jsonl", lines(row(0, 1024, 5, [-5, large]), row(1, 1024, 5, [-5, large - 1]))))
+    first, second = traffic.request(0).prompt, traffic.request(1).prompt
+    assert first[0] == second[0] and first[1] != second[1]
+
+
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
         (row(0, 1025, 5, [0, 1]), "column hash_ids: 2 ids for 1025 tokens, which are 3 blocks of 512"),
         (row(0, 512, 5, ["a"]), "column hash_ids: expected a list of whole numbers"),
+        (row(0, 512, 5, [[1]]), "column hash_ids: expected a list of whole numbers"),
+        (row(0, 512, 5, 7), "column hash_ids: expected a list of whole numbers"),
+        (row(0, 512, 5, [1e30]), "column hash_ids: expected a list of whole numbers"),
         (row(0, 0, 5, []), "column input_length: must be at least 1, not 0"),
         ({"input_length": 5, "output_length": 5, "hash_ids": [1]}, "column timestamp: is missing"),
         (row(None), "column timestamp: has no value"),
