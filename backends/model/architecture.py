@@ -121,7 +121,7 @@ def _stop_ids(config: Config, folder: Path) -> tuple[int, ...]:
     file = folder / "generation_config.json"
     if file.is_file():
         values = read_object(file)
-        if (ids := _ids(Config(values, str(file)), "eos_token_id")):
+        if ids := _ids(Config(values, str(file)), "eos_token_id"):
             return ids
     return _ids(config, "eos_token_id")
 

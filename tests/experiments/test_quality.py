@@ -133,13 +133,20 @@ def test_quantize_refuses_models_that_cannot_be_and_folders_that_are_taken(tiny,
 
 
 def test_quantize_says_how_many_experts_saw_no_token(tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
+
     from backends.weights.tiny import make_tiny
 
-    experts = str(make_tiny("tiny-qwen3-moe", tmp_path / "moe"))
-    arguments = ("quantize", experts, "--mode", "awq", "--group", "16", "--samples", "1", "--length", "2")
+    experts = make_tiny("tiny-qwen3-moe", tmp_path / "moe")
+    tensors = load_file(experts / "model.safetensors")
+    for layer in range(2):  # two scores above 0 and two below: the last two experts are never among the best two
+        router = tensors[f"model.layers.{layer}.mlp.gate.weight"]
+        router[2:4], router[4:] = -router[:2], 0.0
+    save_file(tensors, experts / "model.safetensors")
+    arguments = ("quantize", str(experts), "--mode", "awq", "--group", "16", "--samples", "1", "--length", "64")
     done = bench(*arguments, "-o", str(tmp_path / "few"))
     assert done.exit_code == 0, done.output
-    assert "of 12 experts saw no token of the text and were rounded to the nearest values" in done.output
+    assert "4 of 12 experts saw no token of the text and were rounded to the nearest values" in done.output
     told = bench(*arguments, "-o", str(tmp_path / "again"), "--json")
     assert json.loads(told.stdout)["notes"] == [done.output.partition("note: ")[2].strip()]
 
