@@ -37,10 +37,18 @@ def test_an_h100_shows_less_than_its_box_says():
      ("Tesla T4", "t4"), ("NVIDIA A10", "a10"), ("H100 NVL", "h100-nvl"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
      ("NVIDIA A100-SXM4-80GB", "a100-sxm"), ("NVIDIA A100-SXM4-40GB", "a100-40gb"), ("NVIDIA H100 PCIe", "h100-pcie"),
      ("NVIDIA A100 80GB PCIe", "a100-pcie"), ("NVIDIA RTX A6000", "rtx-a6000"), ("AMD Instinct MI300X", "mi300x"),
-     ("NVIDIA L40S", "l40s"), ("NVIDIA B200", "b200-sxm"), ("NVIDIA GH200 480GB", "gh200")],
+     ("NVIDIA L40S", "l40s"), ("NVIDIA B200", "b200-sxm"), ("NVIDIA GH200 480GB", "gh200"),
+     ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("Tesla V100S-PCIE-32GB", "v100s-pcie"), ("NVIDIA GB10", "gb10"),
+     ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d"), ("NVIDIA RTX A5000", "rtx-a5000"), ("H20-3e", "h20-141gb")],
 )  # fmt: skip
 def test_names(written, name):
     assert load_gpu(written).name == name
+
+
+def test_amd_counts_memory_in_gibibytes():
+    """ROCm's documentation gives VRAM in GiB where the boxes say GB; what software sees is a little less."""
+    for name, size in (("mi300x", 192), ("mi325x", 256), ("mi350x", 288), ("mi355x", 288)):
+        assert load_gpu(name).memory_bytes / GIB == pytest.approx(size, abs=0.05)
 
 
 def test_names_are_unique():
