@@ -39,6 +39,21 @@ KVMemory = Annotated[
     typer.Option(metavar="SIZE", help="KV memory of a GPU, such as 40GiB, instead of sizing it."),
 ]
 Utilization = Annotated[float | None, typer.Option(min=0.0, max=1.0, metavar="X", help="Instead of the preset's.")]
+MaxModelLen = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Longest request in tokens [default: the model's limit].")
+]
+MaxNumSeqs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Most requests at once, instead of the preset's: vLLM leaves room to sample for all."
+    ),
+]
+BatchedTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-num-batched-tokens", min=1, metavar="N", help="Tokens of the largest step, instead of the preset's."
+    ),
+]
 
 
 def size(
@@ -50,6 +65,9 @@ def size(
     tensor: Tensors = None,
     context: Contexts = None,
     memory_utilization: Utilization = None,
+    max_model_len: MaxModelLen = None,
+    max_num_seqs: MaxNumSeqs = None,
+    max_num_batched_tokens: BatchedTokens = None,
     kv_memory: KVMemory = None,
     json: options.Json = False,
 ) -> None:
@@ -62,6 +80,7 @@ def size(
       bench size meta-llama/Meta-Llama-3-8B --gpu h100-sxm
       bench size llama-2-70b --gpu a100-sxm-80gb --kv-dtype fp8 --tensor 4 --tensor 8
       bench size ./my-model --gpu l40s --quantization fp8 --context 4096
+      bench size llama-3.1-8b --gpu l4 --max-model-len 16384 --max-num-seqs 32
       bench size llama-3.1-8b --gpu a100-sxm --quantization fp16 --tensor 1 --kv-memory 40GiB
     """
     from sim.hardware import load_gpu
@@ -75,8 +94,14 @@ def size(
         preset,
         device_memory=card.memory_bytes,
         is_a100=card.name.startswith("a100"),
-        max_model_len=spec.max_position,
+        max_model_len=max_model_len or spec.max_position,
     )
+    scheduler = replace(
+        config.scheduler,
+        max_num_seqs=max_num_seqs or config.scheduler.max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens or config.scheduler.max_num_batched_tokens,
+    )
+    config = replace(config, scheduler=scheduler, max_model_len=max_model_len or 0)
     utilization = config.kv.memory_utilization if memory_utilization is None else memory_utilization
     config = replace(config, kv=replace(config.kv, dtype=kv_dtype, memory_utilization=utilization))
     if kv_dtype != "auto":

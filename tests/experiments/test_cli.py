@@ -207,6 +207,21 @@ def test_size_of_a_given_kv_memory_is_the_rule_of_thumb(memory: str, at_4k: int,
     assert json.loads(done.stdout)[0]["requests"] == {"4096": at_4k, "32768": at_32k}
 
 
+def test_size_takes_what_engines_are_started_with() -> None:
+    """A Qwen3-8B on an H100 as vLLM 0.30 printed it: 377,024 tokens (silybench-data); fewer seats leave less to sample for."""
+    what = ("size", "qwen3-8b", "--gpu", "h100", "--memory-utilization", "0.9", "--tensor", "1", "--quantization", "auto")
+
+    def budget(*more: str) -> dict:
+        return json.loads(bench(*what, *more, "--json").stdout)[0]["budget"]
+
+    plain = budget("--max-model-len", "16384")
+    assert plain["kv_tokens"] == pytest.approx(377_024, rel=0.03) and plain["max_model_len"] == 16384
+    assert budget("--max-num-seqs", "32")["kv_tokens"] > plain["kv_tokens"]
+    assert budget("--max-num-batched-tokens", "131072")["kv_tokens"] < plain["kv_tokens"]
+    refused = bench("size", "opt-13b", "--gpu", "a100", "--max-model-len", "9000")
+    assert refused.exit_code == 2 and "learned positions" in refused.output
+
+
 @pytest.mark.parametrize("memory", ["40", "-3GiB", "lots"])
 def test_size_wants_a_unit_for_kv_memory(memory: str) -> None:
     done = bench("size", "llama-3.1-8b", "--gpu", "a100-sxm", f"--kv-memory={memory}")
