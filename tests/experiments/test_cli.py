@@ -209,7 +209,18 @@ def test_size_of_a_given_kv_memory_is_the_rule_of_thumb(memory: str, at_4k: int,
 
 def test_size_takes_what_engines_are_started_with() -> None:
     """A Qwen3-8B on an H100 as vLLM 0.30 printed it: 377,024 tokens (silybench-data); fewer seats leave less to sample for."""
-    what = ("size", "qwen3-8b", "--gpu", "h100", "--memory-utilization", "0.9", "--tensor", "1", "--quantization", "auto")
+    what = (
+        "size",
+        "qwen3-8b",
+        "--gpu",
+        "h100",
+        "--memory-utilization",
+        "0.9",
+        "--tensor",
+        "1",
+        "--quantization",
+        "auto",
+    )
 
     def budget(*more: str) -> dict:
         return json.loads(bench(*what, *more, "--json").stdout)[0]["budget"]
