@@ -96,7 +96,7 @@ def _formula() -> Verdict:
     same = sum(kv_bytes(model, 1) == model.kv_bytes_per_token() for model in agree)
     latent, windowed = load_model("deepseek-v3"), load_model("gpt-oss-120b")
     ratio = kv_bytes(latent, 1, kv_heads=latent.heads) / latent.kv_bytes_per_token()
-    at = resolved(WORKLOAD, {"model": "openai/gpt-oss-120b", "backend.gpu": "h100-sxm"}).budget.bytes_per_token
+    at = resolved(WORKLOAD, {"model": "openai/gpt-oss-120b", "backend.gpu": "h200-sxm"}).budget.bytes_per_token
     share = at / kv_bytes(windowed, 1)
     return Verdict(
         "KV cache bytes = 2 × layers × KV heads × head size × length × batch × bytes of a value",
