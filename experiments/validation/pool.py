@@ -23,7 +23,7 @@ class Store:
         self.path = path
         self.results: dict[str, Result] = {}
         if path is not None and path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short by the end of a process
                     entry = json.loads(line)
                     self.results[entry["key"]] = Result.from_plain(entry["result"])

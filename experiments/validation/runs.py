@@ -13,6 +13,7 @@ Result files do not know the GPU; they must carry it, and the tensor-parallel de
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from experiments.validation.imported import as_results
 from experiments.validation.table import COLUMNS, Row, number, read_table
 from workloads.errors import InputError, Place
+from workloads.readers.files import read_text
 
 STAGES = ("rate_rps", "ttft_mean_ms", "e2e_mean_ms", "output_tokens")
 """Columns by which a table of load stages is known."""
@@ -85,10 +87,9 @@ def _header(path: Path) -> set[str]:
 def _stages(path: Path) -> list[Row]:
     """Load stages of online runs: an open loop at a fixed rate, prompts drawn from groups that share their beginning."""
     rows: list[Row] = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        for record in reader:
-            rows += _stage(record, str(path), reader.line_num)
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    for record in reader:
+        rows += _stage(record, str(path), reader.line_num)
     return rows
 
 
@@ -222,7 +223,7 @@ def _is_result(path: Path) -> bool:
 
 def _results(path: Path) -> list[Row]:
     """Result files of serving benchmarks: one JSON object, or one a line."""
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     rows: list[Row] = []
     lines = [text] if path.suffix == ".json" else text.splitlines()
     for line, part in enumerate(lines, start=1):

@@ -48,16 +48,26 @@ def read_text(path: str | Path) -> str:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"damaged gzip file: {error}", place=place, hint="fetch or write it again") from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", place=place) from error
+    return decoded(data, str(path))
+
+
+def decoded(data: bytes, name: str) -> str:
+    """The text of a file called `name`, without a byte-order mark.
+
+    Raises:
+        InputError: not UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise InputError(
-            f"not UTF-8 at byte {error.start}", place=Place(str(path), line), hint="save the file as UTF-8"
+            f"not UTF-8 at byte {error.start}", place=Place(name, line), hint="save the file as UTF-8"
         ) from error
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", place=place) from error
 
 
 def stem(path: str | Path) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from workloads.errors import InputError, Place, unknown_name
-from workloads.readers.files import existing, stem
+from workloads.readers.files import decoded, existing, read_text, stem
 from workloads.streams import Streams
 from workloads.synthetic.laws import choose
 from workloads.traffic import Traffic
@@ -123,7 +123,7 @@ def _members(path: Path):
     """Name and text of each file of a folder (at any depth) or archive."""
     if path.is_dir():
         for file in sorted(path.rglob("chunk-*")):
-            yield str(file), file.read_text(encoding="utf-8")
+            yield str(file), read_text(file)
         return
     try:
         with tarfile.open(path) as archive:
@@ -131,7 +131,7 @@ def _members(path: Path):
                 if member.isfile() and _MEMBER.search(member.name):
                     content = archive.extractfile(member)
                     assert content is not None
-                    yield f"{path}:{member.name}", content.read().decode("utf-8")
+                    yield f"{path}:{member.name}", decoded(content.read(), f"{path}:{member.name}")
     except (tarfile.TarError, EOFError, OSError) as error:
         raise InputError(f"not a readable archive: {error}", place=Place(str(path))) from error
 

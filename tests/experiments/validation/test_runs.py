@@ -112,3 +112,15 @@ def test_a_folder_with_nothing_in_it_is_told(tmp_path):
     (tmp_path / "x.json").write_text('{"a": 1}')
     with pytest.raises(InputError, match="is no result of a serving benchmark"):
         read_path(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("name", ["serve.json", "serve.jsonl", "runs.csv"])
+def test_a_file_of_another_encoding_is_told(tmp_path, name):
+    if name == "runs.csv":
+        path = write_stages(tmp_path) / name
+    else:
+        path = tmp_path / name
+        path.write_text('{"output_throughput": 3.0, "model_id": "x"}')
+    path.write_bytes(path.read_bytes().rstrip() + b"\xf2\n")
+    with pytest.raises(InputError, match=rf"{name}.*(not UTF-8 at byte|codec can't decode byte)"):
+        read_path(path)

@@ -137,3 +137,17 @@ def test_the_published_statistics(recorded):
     traffic.validate()
     assert 9 < len(traffic) / 600 < 12
     assert traffic.output_tokens.mean() > 2 * traffic.input_tokens.mean()  # it reasons
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_statistics_of_another_encoding_are_told(tmp_path, packed):
+    path = statistics(tmp_path, {0: ([GAMMA], TABLE)})
+    (path / "chunk-0-dataset.json").write_bytes(b'{"0": "\xff"}')
+    if packed:
+        archive = tmp_path / "clients.tar.gz"
+        with tarfile.open(archive, "w:gz") as tar:
+            for file in sorted(path.glob("chunk-*")):
+                tar.add(file, file.name)
+        path = archive
+    with pytest.raises(InputError, match=r"chunk-0-dataset\.json:1: not UTF-8 at byte 7"):
+        read_servegen(path)
