@@ -108,7 +108,7 @@ def test_the_scheduler_is_short_and_runs(tmp_path: Path) -> None:
     assert len([line for line in scheduler.splitlines() if line.strip()]) <= 20
     (tmp_path / "my_sched.py").write_text(scheduler)
     (tmp_path / "mine.yaml").write_text(code("yaml", "# mine.yaml"))
-    few = ["--set", "traffic.trace.limit=50", "--workers", "1"]
+    few = ["--set", "traffic.trace.limit=50"]
     done = CliRunner().invoke(app, ["run", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out"), "-q", *few])
     assert done.exit_code == 0, done.output
 
