@@ -151,6 +151,6 @@ def _count(text: str, place: Place) -> int:
         value = float(text)
     except ValueError:
         raise InputError(f"expected a whole number, found {text!r}", place=place) from None
-    if value != int(value) or not 1 <= value <= 1e6:
-        raise InputError(f"expected a whole number of at least 1, found {text!r}", place=place)
+    if not 1 <= value <= 1e6 or value != int(value):
+        raise InputError(f"expected a whole number from 1 to a million, found {text!r}", place=place)
     return int(value)

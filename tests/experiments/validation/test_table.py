@@ -44,7 +44,8 @@ def test_a_misspelt_or_missing_column_is_named(tmp_path, columns, words):
         ({"value": ""}, "value", "is empty"),
         ({"tp": "two"}, "tp", "whole number"),
         ({"tp": "1.5"}, "tp", "whole number"),
-        ({"n_gpu": "0"}, "n_gpu", "at least 1"),
+        ({"n_gpu": "0"}, "n_gpu", "from 1 to a million"),
+        ({"n_gpu": "1e999"}, "n_gpu", "from 1 to a million"),
         ({"model": ""}, "model", "is empty"),
     ],
 )
