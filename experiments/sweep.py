@@ -203,9 +203,9 @@ def check_sweep_folder(out: Path) -> None:
 
 def short_name(values: dict[str, Any]) -> str:
     """`load.concurrency 8, engine.preset vllm` as `concurrency 8, preset vllm`."""
-    from reports.wording import setting
+    from reports.wording import settings_told
 
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value, 60)}" for key, value in values.items())
+    return settings_told(values)
 
 
 def _find_finished(points: list[Point], out: Path, overwrite: bool) -> int:

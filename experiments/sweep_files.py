@@ -101,6 +101,7 @@ def saturations(result: SweepResult) -> list[dict]:
     one that is stable throughout). Without a load axis all points are one curve."""
     from experiments.sweep import short_name
     from reports.saturation import BACKLOGGED, OVERLOADED, saturation_along
+    from reports.wording import short_keys
 
     axis, found = load_axis(result), []
     curves = _curves(result, axis) if axis else [({}, [point for point in result.points if point.summary])]
@@ -108,7 +109,7 @@ def saturations(result: SweepResult) -> list[dict]:
         points = sorted(points, key=lambda point: point.values[axis]) if axis else points
         labels = [(point.summary.get("saturation") or {}).get("label", "unknown") for point in points]
         names = [_text(point.values[axis]) if axis else short_name(point.values) for point in points]
-        key = axis.rsplit(".", 1)[-1] if axis else ""
+        key = short_keys(result.axes)[axis] if axis else ""
         found.append(
             {
                 "axis": axis,

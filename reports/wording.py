@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -73,6 +73,36 @@ def size(value: float | None, missing: str = "n/a") -> str:
             return number(value, unit)
         value /= 1000
     return missing
+
+
+_VAGUE = frozenset((
+    "name", "path", "kind", "mode", "value", "mean", "std", "low", "high", "tokens", "count", "dtype", "format", "process",
+    "distribution",
+))  # fmt: skip
+"""Last parts of dotted keys that say nothing without the part before them."""
+
+
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Dotted keys cut to as few of their last parts as say what they are and tell them apart.
+
+    `engine.scheduler.name` and `load.concurrency` become `scheduler.name` and `concurrency`.
+    """
+    parts = {key: key.split(".") for key in keys}
+    length = {key: min(2 if words[-1] in _VAGUE else 1, len(words)) for key, words in parts.items()}
+    while True:
+        short = {key: ".".join(words[-length[key] :]) for key, words in parts.items()}
+        found = list(short.values())
+        longer = [key for key, text in short.items() if found.count(text) > 1 and length[key] < len(parts[key])]
+        if not longer:
+            return short
+        for key in longer:
+            length[key] += 1
+
+
+def settings_told(values: Mapping[str, Any], limit: int = 60) -> str:
+    """Settings in short: `scheduler.name fcfs, concurrency 8`."""
+    short = short_keys(values)
+    return ", ".join(f"{short[key]} {setting(value, limit)}" for key, value in values.items())
 
 
 def setting(value: Any, limit: int = 200) -> str:

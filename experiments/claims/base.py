@@ -133,7 +133,11 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an experiment found."""
+    """What an experiment found.
+
+    Attributes:
+        ran_on: where, if not in the simulator.
+    """
 
     name: str
     title: str
@@ -141,6 +145,7 @@ class Result:
     charts: tuple[Chart, ...]
     verdicts: tuple[Verdict, ...]
     small: bool = False
+    ran_on: str = ""
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -148,6 +153,7 @@ class Result:
             "name": self.name,
             "title": self.title,
             "small": self.small,
+            "ran_on": self.ran_on or None,
             "rule": RULE,
             "verdicts": [verdict.plain() for verdict in self.verdicts],
             "tables": [asdict(table) for table in self.tables],

@@ -1,4 +1,7 @@
-"""Running the workloads of an experiment: YAML text, with keys changed from run to run."""
+"""Running the workloads of an experiment: YAML text, with keys changed from run to run.
+
+They run in the simulator, or on the real engine that `experiments.claims.target` names.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.claims.target import current, enough
 from experiments.workload_file import Override, Source, build_workload, split_key
 from workloads.errors import Place
 
@@ -26,7 +30,7 @@ class Run:
     summary: dict[str, Any]
 
     def __getitem__(self, key: str) -> Any:
-        return self.summary[key]
+        return enough(self, key, self.summary[key])
 
 
 def workload_of(text: str, changes: Mapping[str, Any] | None = None) -> Workload:
@@ -49,16 +53,17 @@ def resolved(text: str, changes: Mapping[str, Any] | None = None) -> Resolved:
 
 
 def simulate(text: str, changes: Mapping[str, Any] | None = None) -> Run:
-    """Run a workload in virtual time.
+    """Run a workload, in virtual time unless the experiment runs on a real engine.
 
     Raises:
-        InputError: it does not hold together.
+        InputError: it does not hold together, or not there.
         KeyboardInterrupt: it was interrupted; half a run is no result.
     """
     from experiments import runner
     from reports.metrics import summarize
 
-    data = runner.run(resolved(text, changes))
+    target = current()
+    data = runner.run(resolved(text, changes)) if target is None else target.run(workload_of(text, changes))
     if not data.info["complete"]:
         raise KeyboardInterrupt
     return Run(data, summarize(data, with_intervals=False))

@@ -39,6 +39,9 @@ def figure_name(number: int) -> str:
 def markdown(result: Result, level: int = 1) -> Iterator[str]:
     """The report as lines of Markdown, headings from `level` on."""
     yield f"{'#' * level} {_cell(result.title)}"
+    if result.ran_on:
+        yield ""
+        yield f"*{_cell(result.ran_on)}.*"
     for verdict in result.verdicts:
         yield ""
         yield from verdict_lines(verdict)
@@ -88,6 +91,8 @@ def print_result(result: Result, console: Console) -> None:
     from rich.text import Text
 
     console.print(Text(result.title + (" (small)" if result.small else ""), "bold"))
+    if result.ran_on:
+        console.print(Text(f"{result.ran_on}.", "yellow"))
     for table in result.tables:
         grid = Grid(title=Text(table.title), title_justify="left")
         for place, name in enumerate(table.columns):

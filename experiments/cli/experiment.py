@@ -11,7 +11,11 @@ from experiments.cli import options
 from experiments.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from experiments.claims.base import Result
+    from experiments.claims.registry import Experiment
+    from experiments.claims.target import Target
 
 ALL = "all"
 experiment_app = typer.Typer(
@@ -61,6 +65,23 @@ def run(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results that are already there.")] = False,
+    backend: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run on a real model: torch or triton [default: simulate].")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", show_default=False, help="With --backend, the model [default: the source's]."),
+    ] = None,
+    load: options.Load = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --backend, at most so many of each run.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="With --backend, override a key of every run. May be repeated."
+        ),
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -71,11 +92,16 @@ def run(
 
     A verdict is a result, not a failure: the exit code is 0 whatever it says.
 
+    With --backend the same traffic and policies run on a real model here, on the wall clock, with as many tokens of KV as the
+    source's GPU had room for. The verdict is then on this machine and model. What needs a kind of GPU, or is arithmetic, is
+    refused.
+
     \b
     Examples:
       bench experiment run batching
       bench experiment run kv-waste sizing --out runs/claims
       bench experiment run all --small --json | jq '.[].verdicts[] | {claim, verdict}'
+      bench experiment run batching --backend torch --model ./my-model --small --requests 100
     """
     from experiments.claims.registry import MODULES, find
     from experiments.claims.write import RESULT, print_result, write_result
@@ -85,6 +111,7 @@ def run(
 
     chosen = list(MODULES) if ALL in names else list(dict.fromkeys(names))
     found = [find(name) for name in chosen]
+    target = _target(found, backend, model, load, requests, settings)
     if out is not None:
         for name in chosen:
             check_replaceable(out / name, RESULT, overwrite=overwrite)
@@ -93,7 +120,10 @@ def run(
     with Progress("experiments", enabled=not (json or quiet)) as progress:
         for number, experiment in enumerate(found):
             progress(number, len(found), experiment.NAME)
-            result = experiment.run(small)
+            if target is None:
+                result = experiment.run(small)
+            else:
+                result = _on_real(target, experiment, small, lambda what, n=number: progress(n, len(found), what))
             results.append(result)
             if out is not None:
                 write_result(result, out / result.name, overwrite=overwrite)
@@ -105,3 +135,43 @@ def run(
         print_json([result.plain() for result in results])
     elif out is not None and not quiet:
         typer.echo(f"Files: {out}")
+
+
+def _target(
+    found: list[Experiment],
+    backend: str | None,
+    model: str | None,
+    load: str | None,
+    requests: int | None,
+    settings: list[str] | None,
+) -> Target | None:
+    """The real engine that was asked for, before anything runs.
+
+    Raises:
+        InputError: options of a real engine without one, an unknown backend, or experiments that cannot run there.
+    """
+    from experiments.claims.target import Target, check_target
+    from experiments.registries import REAL
+    from experiments.workload_file import parse_override
+    from workloads.errors import InputError, Place, unknown_name
+
+    if backend is None or backend == "sim":
+        given = {"--model": model, "--load": load, "--requests": requests, "--set": settings}
+        if key := next((key for key, value in given.items() if value), None):
+            raise InputError("is for a real model", place=Place(key=key), hint=f"such as --backend torch {key} …")
+        return None
+    if backend not in REAL:
+        raise unknown_name("backend", backend, ["sim", *REAL], place=Place(key="--backend"))
+    target = Target(backend, model, load, requests, [parse_override(text) for text in settings or []])
+    for experiment in found:
+        check_target(target, experiment)
+    return target
+
+
+def _on_real(target: Target, experiment: Experiment, small: bool, tell: Callable[[str], None]) -> Result:
+    from dataclasses import replace
+
+    from experiments.claims.target import run_on
+
+    own = replace(target, tell=lambda what: tell(f"{experiment.NAME}, {what}"), ran={}, unserved=(0, 0), runs=0)
+    return run_on(own, experiment, small)

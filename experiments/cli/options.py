@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from experiments.schema import Workload
+    from experiments.workload_file import Override
 
 File = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A workload file, YAML or JSON.")]
 Set = Annotated[
@@ -32,6 +35,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Step = Annotated[
     bool, typer.Option("--step", help="Take every engine step by itself (slower; the results are the same).")
 ]
+_AXIS = "such as --over load.concurrency=1,2,4"
 
 
 def load(
@@ -42,8 +46,13 @@ def load(
     gpu: str | None = None,
     seed: int | None = None,
     weights: str | None = None,
+    over: list[str] | None = None,
 ) -> Workload:
-    """The workload of a file with the command line's overrides on it; the named options win over `--set`."""
+    """The workload of a file with the command line's overrides on it; the named options win over `--set`.
+
+    Args:
+        over: axes of the sweep, `key=values` each.
+    """
     from experiments.workload_file import Override, load_workload, parse_override
     from workloads.errors import Place
 
@@ -54,7 +63,33 @@ def load(
         (("seed",), "--seed", seed),
     )
     overrides = [parse_override(text) for text in settings or []]
+    overrides += _axes(over or [])
     for path, option, value in named:
         if value is not None:
             overrides.append(Override(path, value, Place(file=option, key=".".join(path))))
     return load_workload(file, overrides)
+
+
+def _axes(over: list[str]) -> Iterator[Override]:
+    """`load.concurrency=1..8` and the like as overrides of `sweep`, with what is wrong told under `--over`.
+
+    Raises:
+        InputError: one is malformed, or given twice.
+    """
+    from experiments.workload_file import Override, parse_override
+    from workloads.errors import InputError, Place
+
+    seen = set()
+    for text in over:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        place = Place(file="--over", key=key or None)
+        if not (equals and key and values):
+            raise InputError(f"expected KEY=VALUES, got {text[:80]!r}", place=Place(file="--over"), hint=_AXIS)
+        if key in seen:
+            raise InputError("given twice", place=place, hint="put all its values into one")
+        seen.add(key)
+        try:
+            found = parse_override(f"sweep.{text}")
+        except InputError as error:
+            raise InputError(error.message, place=place, hint=error.hint) from None
+        yield Override(found.path, found.value, place)

@@ -45,6 +45,7 @@ def sweep(
     ] = None,
     backend: options.Backend = None,
     gpu: options.Gpu = None,
+    load: options.Load = None,
     seed: options.Seed = None,
     settings: options.Set = None,
     step: options.Step = False,
@@ -69,15 +70,10 @@ def sweep(
       bench sweep workload.yaml --over traffic.trace.rate_scale='{log: [0.5, 8, 9]}' --over engine.preset=vllm,sglang
       bench sweep workload.yaml --over load.concurrency='1..64 log2' --figures svg --figures pdf
       bench sweep workload.yaml --ray ray://head:10001
+      bench sweep workload.yaml --backend torch --set model=./my-model --over load.concurrency=1,2,4
     """
     kinds = _figure_kinds(figures)
-    added = [f"sweep.{text}" for text in over or []]
-    for key in {text.partition("=")[0].strip() for text in over or []}:
-        if sum(text.partition("=")[0].strip() == key for text in over or []) > 1:
-            from workloads.errors import InputError
-
-            raise InputError(f"--over {key}: given twice", hint="put all its values into one")
-    workload = options.load(file, [*(settings or []), *added], backend=backend, gpu=gpu, seed=seed)
+    workload = options.load(file, settings, over=over, backend=backend, gpu=gpu, seed=seed, weights=load)
     run_and_show(
         workload, out, workers=workers, step=step, overwrite=overwrite, json=json, quiet=quiet, ray=ray, figures=kinds
     )
@@ -169,11 +165,11 @@ def _show(result: SweepResult) -> None:
     from experiments.cli.console import stdout
     from experiments.sweep import short_name
     from experiments.sweep_files import knee_sentences, saturation_sentences
-    from reports.wording import clean, number
+    from reports.wording import clean, number, short_keys
 
     console = stdout()
     names = [[_value(value) for value in point.values.values()] for point in result.points]
-    titles = [key.rsplit(".", 1)[-1] for key in result.axes]
+    titles = list(short_keys(result.axes).values())
     room = console.width - sum(max(map(len, column)) + 3 for column in zip(titles, *names, strict=True)) - 1
     columns = COLUMNS[: max(1, sum(room >= 15 * (i + 1) for i in range(len(COLUMNS))))]
     table = Table(title=Text(clean(result.name, 80), "bold"), title_justify="left")

@@ -25,7 +25,7 @@ from reports.compare.constants import apart
 from reports.run_folder import RUN, read_head, read_run
 from reports.subject import Subject
 from reports.traffic import Traffic, differences
-from reports.wording import clean, setting
+from reports.wording import clean, settings_told
 from workloads.errors import InputError, Place
 
 SWEEP = "sweep.json"
@@ -53,7 +53,7 @@ class Point:
 
     def label(self) -> str:
         """The values in short."""
-        return ", ".join(f"{key.rsplit('.', 1)[-1]} {setting(value, 40)}" for key, value in self.values.items())
+        return settings_told(self.values, 40)
 
 
 @dataclass(frozen=True, slots=True)

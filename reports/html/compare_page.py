@@ -14,7 +14,7 @@ from reports.html.template import render
 from reports.knee import LOAD_KEYS
 from reports.subject import OURS
 from reports.uncertainty import interval_of
-from reports.wording import clean, number, setting
+from reports.wording import clean, number, setting, settings_told
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -124,7 +124,7 @@ def _lines(sweeps: Sequence[Sweep], axis: str | None, x: str, y: str) -> list[Cu
             up = point.summary.get(y)
             if not isinstance(across, int | float) or not isinstance(up, int | float):
                 continue
-            others = ", ".join(f"{k.rsplit('.', 1)[-1]} {setting(v, 30)}" for k, v in point.values.items() if k != axis)
+            others = settings_told({k: v for k, v in point.values.items() if k != axis}, 30)
             ends = interval_of(point.summary, y)
             rows = ((x.rsplit(".", 1)[-1], number(across)), (y, number(up)))
             spot = Spot(

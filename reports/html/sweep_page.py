@@ -10,7 +10,7 @@ from reports.html.template import render
 from reports.knee import Knee
 from reports.saturation import BACKLOGGED, OVERLOADED, saturation_along
 from reports.uncertainty import interval_of, told
-from reports.wording import between, clean, number, setting, share
+from reports.wording import between, clean, number, setting, share, short_keys
 
 
 def render_sweep(
@@ -92,9 +92,8 @@ def _rows(sweep: Sweep, axes: Sequence[str]) -> list[dict]:
 
 
 def _heads(axes: Sequence[str]) -> list[str]:
-    """Keys cut to their last word where that is enough to tell them apart."""
-    last = [clean(axis.rpartition(".")[2], 60) for axis in axes]
-    return [word if last.count(word) == 1 else clean(axis, 80) for word, axis in zip(last, axes, strict=True)]
+    """Keys cut to what tells them apart."""
+    return [clean(word, 80) for word in short_keys(axes).values()]
 
 
 def _link(path: object) -> str:

@@ -8,7 +8,7 @@ from reports.html.curves import Curve, Spot
 from reports.knee import LOAD_KEYS, Knee, find_knee
 from reports.saturation import OVERLOADED
 from reports.uncertainty import interval_of
-from reports.wording import clean, number, setting
+from reports.wording import clean, number, setting, settings_told
 
 MOST_SERIES, MOST_BANDS = 16, 4
 TABLE = (
@@ -48,7 +48,7 @@ class Sweep:
                 continue
             value = point["settings"].get(self.axis)
             x = float(value) if self.ticks is None else float(places[setting(value, 24)])
-            title = ", ".join(f"{a.rpartition('.')[2]} {setting(point['settings'].get(a), 40)}" for a in others)
+            title = settings_told({a: point["settings"].get(a) for a in others}, 40)
             self.series.setdefault(title or "all", []).append((x, point))
         for found in self.series.values():
             found.sort(key=lambda pair: pair[0])

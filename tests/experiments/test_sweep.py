@@ -319,7 +319,17 @@ def test_kinds_of_figures_that_there_are_not(kind: str, workload: Path, tmp_path
 
 def test_an_axis_is_given_once(workload: Path) -> None:
     done = bench("sweep", workload, "--over", "seed=1,2", "--over", "seed=3,4")
-    assert done.exit_code == 2 and "--over seed: given twice" in done.output
+    assert done.exit_code == 2 and "--over: seed: given twice" in done.output
+    for wrong, said in (
+        ("load.concurency=1,2", "--over: load.concurency: unknown key 'concurency' in load (did you mean concurrency?)"),
+        ("load.concurrency=1..", "--over: load.concurrency: expected a list"),
+        ("load.concurrency=", "--over: expected KEY=VALUES"),
+        ("=1,2", "--over: expected KEY=VALUES"),
+        ("seed", "--over: expected KEY=VALUES"),
+        ("load..concurrency=1,2", "--over: load..concurrency: "),
+    ):
+        done = bench("sweep", workload, "--over", wrong)
+        assert done.exit_code == 2 and said in done.output and "--set" not in done.output, wrong
 
 
 def test_what_a_killed_sweep_left_half_written_goes(workload: Path, runner: FakeRunner, tmp_path: Path) -> None:
