@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from experiments.cli import options
+from workloads.errors import unknown_name
 
 Row = dict[str, Any]
 GIB = 1 << 30
 
 
-class Kind(StrEnum):
-    """What can be listed."""
-
-    schedulers = "schedulers"
-    allocators = "allocators"
-    gates = "gates"
-    policies = "policies"
-    victims = "victims"
-    quantizations = "quantizations"
-    models = "models"
-    gpus = "gpus"
-    presets = "presets"
-    traces = "traces"
-    backends = "backends"
+KINDS = (
+    "schedulers", "allocators", "gates", "policies", "victims", "quantizations", "models", "gpus", "presets", "traces", "backends",
+)  # fmt: skip
 
 
 def list_names(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", show_default=False, help=", ".join(Kind))],
+    kind: Annotated[str, typer.Argument(metavar="KIND", show_default=False, help=", ".join(KINDS))],
     json: options.Json = False,
 ) -> None:
     """The names that a workload file may use.
@@ -45,7 +34,10 @@ def list_names(
       bench list presets
       bench list gpus --json | jq -r '.[].name'
     """
-    rows = LISTS[kind]()
+    found = LISTS.get(kind.lower()) or LISTS.get(f"{kind.lower()}s")
+    if found is None:
+        raise unknown_name("kind", kind, LISTS)
+    rows = found()
     if json:
         from experiments.cli.run import print_json
 
@@ -198,16 +190,16 @@ def _backends() -> list[Row]:
     return [{"name": name, "about": about, "needs": NEEDS[name]} for name, about in BACKENDS.items()]
 
 
-LISTS: dict[Kind, Callable[[], list[Row]]] = {
-    Kind.schedulers: _schedulers,
-    Kind.allocators: _allocators,
-    Kind.gates: _gates,
-    Kind.policies: _policies,
-    Kind.victims: _victims,
-    Kind.quantizations: _quantizations,
-    Kind.models: _models,
-    Kind.gpus: _gpus,
-    Kind.presets: _presets,
-    Kind.traces: _traces,
-    Kind.backends: _backends,
+LISTS: dict[str, Callable[[], list[Row]]] = {
+    "schedulers": _schedulers,
+    "allocators": _allocators,
+    "gates": _gates,
+    "policies": _policies,
+    "victims": _victims,
+    "quantizations": _quantizations,
+    "models": _models,
+    "gpus": _gpus,
+    "presets": _presets,
+    "traces": _traces,
+    "backends": _backends,
 }

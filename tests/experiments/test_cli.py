@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from experiments.cli import app
 from experiments.cli.commands import COMMANDS, application
 from experiments.cli.doctor import _satisfies
-from experiments.cli.lists import Kind
+from experiments.cli.lists import KINDS, LISTS
 from experiments.cli.progress import Progress
 from experiments.workload_file import load_workload
 
@@ -126,13 +126,20 @@ def test_usage_errors_exit_2_and_help(arguments: list[str], says: str) -> None:
     assert says in done.stderr
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", KINDS)
 def test_everything_can_be_listed(kind: str) -> None:
     rows = json.loads(bench("list", kind, "--json").stdout)
     assert rows and all(row["name"] for row in rows)
     assert len({tuple(row) for row in rows}) == 1, "all rows have the same columns"
     shown = bench("list", kind).stdout
     assert all(row["name"] in shown for row in rows)
+
+
+def test_kinds_in_the_singular_and_misspelt() -> None:
+    assert tuple(LISTS) == KINDS
+    assert bench("list", "gpu").stdout == bench("list", "gpus").stdout
+    done = bench("list", "policy")
+    assert done.exit_code == 2 and "unknown kind 'policy' (did you mean policies?)" in done.stderr
 
 
 def test_lists_name_what_a_workload_accepts(write: Callable[..., Path]) -> None:
