@@ -16,7 +16,8 @@ GIB = 1 << 30
 
 
 KINDS = (
-    "schedulers", "allocators", "gates", "policies", "victims", "quantizations", "models", "gpus", "presets", "traces", "backends",
+    "schedulers", "allocators", "gates", "policies", "victims", "quantizations", "models", "gpus", "presets", "traces",
+    "backends",
 )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_version() -> None:
         (["run"], "Missing argument"),
         (["run", "a", "b"], "unexpected extra argument"),
         (["run", "w.yaml", "--quite"], "--quiet"),
-        (["list", "gpu"], "gpus"),
+        (["list", "gpuz"], "gpus"),
         (["size", "x"], "--gpu"),
         (["sweep", "w.yaml", "--workers", "0"], "--workers"),
     ],
