@@ -57,7 +57,11 @@ def needs_recording(line: str) -> bool:
 
 def run(line: str, folder: Path) -> str:
     """Output of a command in a folder that has the examples, the pages' files and the recorded hour, without trailing
-    blanks."""
+    blanks.
+
+    Raises:
+        RuntimeError: it failed; what it said then is nothing to show.
+    """
     for name, target in (("workloads", ROOT / "workloads"), (RECORDED, TRACES / RECORDED)):
         link = folder / name
         if not link.exists() and target.exists():
@@ -68,13 +72,21 @@ def run(line: str, folder: Path) -> str:
     done = subprocess.run(
         ["bash", "-c", line], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+    if done.returncode:
+        raise RuntimeError(f"{line}: exit code {done.returncode}\n{done.stdout}")
     return "\n".join(text.rstrip() for text in done.stdout.splitlines()) + "\n"
 
 
 def run_script(code: str) -> str:
-    """What a Python example prints, run at the top of the repository."""
+    """What a Python example prints, run at the top of the repository.
+
+    Raises:
+        RuntimeError: it failed.
+    """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    return done.stdout if done.returncode == 0 else done.stderr
+    if done.returncode:
+        raise RuntimeError(f"{code}\n{done.stderr}")
+    return done.stdout
 
 
 def _files() -> dict[str, str]:
