@@ -107,16 +107,24 @@ def anatomy() -> bytes:
     for name, start, stop, colour in zip(names, marks, marks[1:], (COLOURS[5], "#dddddd", COLOURS[1]), strict=False):
         axes.barh(0, stop - start, left=start, height=0.5, color=colour, label=name)
     axes.vlines(arrived, -0.25, 0.25, color=COLOURS[0], linewidth=1.3, label="a token")
-    for y, start, stop, name in ((0.45, 0.0, marks[3], "TTFT"), (0.75, 0.0, arrived[-1], "end-to-end latency")):
-        axes.annotate("", (stop, y), (start, y), arrowprops={"arrowstyle": "<->", "color": "#555555"})
-        axes.text((start + stop) / 2, y + 0.03, name, ha="center", va="bottom", fontsize=8.5)
+    spans = [(0.45, 0.0, marks[3], "TTFT"), (0.75, 0.0, arrived[-1], "end-to-end latency")]
     if len(arrived) > 2:
         gap = int(np.argmax(np.diff(arrived[1:]))) + 1
+        spans.append((-0.36, arrived[gap], arrived[gap + 1], "ITL"))
+    for y, start, stop, name in spans:
         axes.annotate(
-            "ITL", ((arrived[gap] + arrived[gap + 1]) / 2, -0.27), xytext=(0, -14), textcoords="offset points", ha="center",
+            "", (stop, y), (start, y), arrowprops={"arrowstyle": "<->", "color": "#555555", "shrinkA": 0, "shrinkB": 0}
+        )
+        up = y > 0
+        axes.text(
+            (start + stop) / 2,
+            y + (0.03 if up else -0.05),
+            name,
+            ha="center",
+            va="bottom" if up else "top",
             fontsize=8.5,
-        )  # fmt: skip
-    axes.set_ylim(-0.6, 1.05)
+        )
+    axes.set_ylim(-0.68, 1.05)
     axes.set_yticks([])
     axes.set_xlabel("milliseconds since it was sent")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8.5)
