@@ -1,7 +1,7 @@
 """Warnings on cells: where a prediction should not be leaned on, told from what is simulated, never from its error.
 
 The limits of the rules on TTFT were chosen on the public part of the aiconfigurator sample (dense models on H100 and H200),
-where they warn of 16 % of the cells and of three quarters of those off by more than a factor of 3.
+where they warn of 14 % of the cells and of four fifths of those off by more than a factor of 3.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from experiments.validation.cells import Cell
 from experiments.validation.load import CLOSED, NONE, OPEN, STATIC
 from sim.quantization.kv import kv_mode_for
 
-QUEUE_MS, QUEUE_SHARE = 500.0, 0.6
-"""A predicted TTFT is mostly waiting where the queue takes so long, and so much of it."""
+QUEUE_MS, QUEUE_SHARE, ALL_ALONG = 150.0, 0.5, 0.85
+"""A predicted TTFT is mostly waiting where the queue takes so long, and so much of it; and does so all along, rather than when
+the load starts, where the median is at least such a part of the mean."""
 
-STREAMED = 6000.0
+STREAMED = 8000.0
 """Output tokens a second through one HTTP front end from which on its capacity, partly an estimate, may decide."""
 
-FULL = 1.5
-"""KV tokens of the pool over those in flight: below it, a little less memory than predicted makes requests queue."""
+FULL = 1.0
+"""KV tokens of the pool over those in flight: below it, requests queue for memory, of which a little less means many more."""
 
 LITTLE = 0.15
 """Share of a GPU's memory that is left for KV: below it, a few GB of an engine's own buffers decide how much runs at once."""
@@ -64,9 +65,10 @@ def _first_token(cell: Cell) -> list[str]:
     """Reasons why a TTFT may be far off."""
     result, found = cell.result, []
     queue = result.facts.get("queue_ms", 0.0)
-    if queue > QUEUE_MS and queue > QUEUE_SHARE * result.figures["ttft_ms_mean"]:
+    mean = result.figures["ttft_ms_mean"]
+    if queue > QUEUE_MS and queue > QUEUE_SHARE * mean and result.figures["ttft_ms_p50"] > ALL_ALONG * mean:
         found.append(
-            "TTFT is mostly waiting in the queue: it hangs on how the load was ramped up and how much KV memory there is"
+            "TTFT is mostly waiting in the queue, all along: it hangs on which requests happen to run together"
         )
     if cell.point.front_end and result.figures["output_tokens_per_s"] / cell.deployment.layout.replicas > STREAMED:
         found.append(
@@ -75,7 +77,9 @@ def _first_token(cell: Cell) -> list[str]:
     loop = cell.point.workload["load"]
     flight = loop.get("concurrency", 0) * sum(each.mean for each in _lengths(cell))
     if flight and result.facts["kv_tokens"] < FULL * flight:
-        found.append("KV memory is nearly or wholly used up: a little less of it than predicted makes requests wait")
+        found.append(
+            "KV memory does not hold all that is in flight: how many requests wait for it hangs on a little more or less"
+        )
     return found
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.config import EngineConfig
 from sim.cost.carried import carried
-from sim.cost.constants import Constants
+from sim.cost.constants import Constants, prologue
 from sim.cost.coverage import FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
 from sim.cost.experts import GroupedGemm
 from sim.cost.forms import quantise, section_of
+from sim.cost.host import host_section
 from sim.cost.operators import (
     AllReduce,
     DecodeAttention,
@@ -91,6 +92,8 @@ class Assembler:
         model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert, parallel.data)
         self.model, self.gpu, self.constants, self.table, self.skew = model, gpu, constants, table, skew
         self.tp, self.pp, self.ep, self.depth = parallel.tensor, parallel.pipeline, parallel.expert, config.depth
+        own = getattr(constants, host_section(config, constants.engine, constants))
+        self.host = own if own.wait_us else constants.host
         self.mode, note = weight_mode_for(config.quantization, model).on(gpu)
         self.kv: KVMode = kv_mode_for(config.kv.dtype, model.dtype)
         unsure = outside(model, gpu, config, self.mode, table is not None or calibrated(constants))
@@ -186,7 +189,8 @@ class Assembler:
         table = self.constants.gemm
         lost = min(table["fp8"].compute / table["bf16"].compute, 1.0)
         note = f"{found.source}, with {lost:.2f} of their share of the peak (as FP8 has of 16-bit ones)"
-        return replace(found, compute=found.compute * lost, source=note)
+        found = replace(found, compute=found.compute * lost, source=note)
+        return prologue(found, self.gpu.fp4 / self.gpu.fp8) if self.gpu.fp8 else found
 
     def _unsure(self, section: str, constants: Any) -> None:
         """Remember how far off prices from these constants may be; of several kinds the worst."""
@@ -196,7 +200,9 @@ class Assembler:
         self.uncertainty[name] = max(self.uncertainty.get(name, 0.0), spread)
 
     def _quantize(self, width: int) -> Operator:
-        return quantise(self.constants.quantize, self.gpu, width, self.mode.dynamic)
+        blocks = self.mode.compute == "fp4"  # whose scales are computed even where the tensor's is static
+        grouped = blocks or self.mode.group < -1
+        return quantise(self.constants.quantize, self.gpu, width, self.mode.dynamic or blocks, grouped)
 
     def _experts(self) -> Placed:
         model, mode = self.model, self.mode
@@ -272,7 +278,7 @@ class Assembler:
     def _collectives(self) -> list[Placed]:
         model, placed = self.model, []
         if self.tp > 1:
-            count, host = self._all_reduces(), self.constants.host
+            count, host = self._all_reduces(), self.host
             placed.append(Placed("all_reduce", self.all_reduce(), count))
             if waiting := host.wait(self.tp):
                 placed.append(Placed("all_reduce_wait", Wait(waiting, host.source), count))

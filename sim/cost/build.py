@@ -11,6 +11,7 @@ from sim.cost.assemble import Assembler, check_engine
 from sim.cost.base import CostModel
 from sim.cost.constants import Constants, load_constants
 from sim.cost.graphs import graph_sizes
+from sim.cost.host import host_section
 from sim.cost.tables import MeasuredTable
 from sim.hardware.gpu import GPUSpec
 from sim.models.spec import ModelSpec
@@ -61,15 +62,6 @@ def analytic_cost(
     return AnalyticCost(
         operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm"
     )  # fmt: skip
-
-
-def host_section(config: EngineConfig, engine: str, constants: Constants) -> str:
-    """The section of constants with the host's time: older generations have one of their own.
-
-    TensorRT-LLM's is its C++ runtime, which plans a step when the last is done; its PyTorch runtime overlaps the two.
-    """
-    old = config.preset.startswith("vllm-v0") if engine == "vllm" else engine == "tensorrt-llm" and config.depth == 1
-    return "host_v0" if old and constants.host_v0 is not None else "host"
 
 
 def front_end_section(config: EngineConfig, engine: str, constants: Constants) -> str:

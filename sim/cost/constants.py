@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.cost.carried import scaled
-from sim.hardware.gpu import GPUSpec
+from sim.hardware.gpu import GPUSpec, load_gpu
 from workloads.errors import InputError, Place, unknown_name
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
@@ -123,7 +123,9 @@ class MoEConstants:
 @dataclass(frozen=True, slots=True)
 class QuantizeConstants:
     """Quantising activations before a matmul; bytes are per value, for static and for computed scales. With computed scales
-    a row takes at least `dynamic_row_us`, however narrow it is (one thread block a row)."""
+    a row takes at least `dynamic_row_us`, however narrow it is (one thread block a row). `group_us`, `group_bytes`: with
+    scales of groups inside a row (FP8 in blocks, FP4), where that needs fewer passes than a scale of the whole tensor; 0: the
+    same."""
 
     bandwidth: float
     static_us: float
@@ -132,6 +134,8 @@ class QuantizeConstants:
     dynamic_bytes: float
     source: str
     dynamic_row_us: float = 0.0
+    group_us: float = 0.0
+    group_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +349,21 @@ def _moved(section: Any, layer: dict[str, Any], gpu: GPUSpec, engine: str) -> An
         return section
     note = f"{section.source}; taken from {layer['engine']} on {layer['gpu']} for {gpu.name}, with its data-sheet peaks"
     section = replace(section, source=note)
-    return section if layer["gpu"] in (gpu.name, _sibling(gpu)) else scaled(section, gpu)
+    if layer["gpu"] in (gpu.name, _sibling(gpu)):
+        return section
+    if isinstance(section, GemmConstants):
+        theirs = load_gpu(layer["gpu"])
+        section = prologue(section, gpu.bf16 / gpu.sms * theirs.sms / theirs.bf16)
+    return scaled(section, gpu)
+
+
+def prologue(section: Any, faster: float) -> Any:
+    """Constants of products on multiprocessors whose tensor cores are `faster`.
+
+    Filling the pipeline of a tile takes the time in which memory answers, which is about the same everywhere: the faster the
+    tensor cores, the longer the stretch of the inner dimension that it is worth.
+    """
+    return replace(section, extra_k=section.extra_k * faster) if isinstance(section, GemmConstants) else section
 
 
 def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) -> Constants:

@@ -100,13 +100,20 @@ def quantise_seconds(
     return quantise(quantize, gpu, width, dynamic).seconds(tokens)
 
 
-def quantise(quantize: QuantizeConstants, gpu: GPUSpec, width: float, dynamic: bool) -> Elementwise:
-    """The kernel that prepares rows of `width` activations, with computed (`dynamic`) or with static scales."""
+def quantise(
+    quantize: QuantizeConstants, gpu: GPUSpec, width: float, dynamic: bool, grouped: bool = False
+) -> Elementwise:
+    """The kernel that prepares rows of `width` activations, with computed (`dynamic`) or with static scales.
+
+    Computed scales are of whole tensors or rows, or `grouped`: of groups inside a row.
+    """
     launch, each, kind = (
         (quantize.dynamic_us, quantize.dynamic_bytes, "computed scale")
         if dynamic
         else (quantize.static_us, quantize.static_bytes, "static scale")
     )
+    if dynamic and grouped and quantize.group_us:
+        launch, each, kind = quantize.group_us, quantize.group_bytes, "computed scales of groups"
     row = quantize.dynamic_row_us * 1e-6 * quantize.bandwidth * gpu.bandwidth if dynamic else 0.0
     constants = ElementwiseConstants(launch, quantize.bandwidth, f"{quantize.source} ({kind})")
     return Elementwise(constants, gpu, max(each * width, row))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sim.cost.constants import FrontEndConstants, HostConstants
+from sim.config import EngineConfig
+from sim.cost.constants import Constants, FrontEndConstants, HostConstants
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +98,12 @@ class Host:
         if self.overlapped:
             work = work - gpu if work > gpu else 0.0
         return self.exposed + self.exposed_row * sequences + work
+
+
+def host_section(config: EngineConfig, engine: str, constants: Constants) -> str:
+    """The section of constants with the host's time: older generations have one of their own.
+
+    TensorRT-LLM's is its C++ runtime, which plans a step when the last is done; its PyTorch runtime overlaps the two.
+    """
+    old = config.preset.startswith("vllm-v0") if engine == "vllm" else engine == "tensorrt-llm" and config.depth == 1
+    return "host_v0" if old and constants.host_v0 is not None else "host"

@@ -209,6 +209,31 @@ def test_computed_scales_cost_time():
         assert any(op.name == "qkv_proj_quantize" for op in dynamic.explain(decode(8, 500)))
 
 
+def _of(cost, shape, name):
+    return sum(op.seconds / op.count for op in cost.explain(shape) if op.name == name)
+
+
+def test_scales_of_groups_need_no_pass_over_the_whole_tensor():
+    """TensorRT-LLM's computed scale of a tensor takes another kernel; scales inside a row do not, in FP8 blocks and in FP4."""
+    shape = decode(4, 500)
+    tensor, blocks = (
+        _of(cost_of(quantization=q, host="tensorrt-llm", depth=2), shape, "qkv_proj_quantize")
+        for q in ("fp8-dynamic", "fp8-block")
+    )
+    assert blocks < tensor / 3
+    four = cost_of(gpu="b200", quantization="nvfp4", host="tensorrt-llm", depth=2)
+    assert "scales of groups" in next(op.source for op in four.explain(shape) if op.name == "qkv_proj_quantize")
+
+
+def test_ranks_without_graphs_wait_longer_for_each_other():
+    """TensorRT-LLM's C++ runtime launches every kernel by itself."""
+    waits = [
+        _of(cost_of(host="tensorrt-llm", depth=d, parallel=ParallelConfig(tensor=4)), decode(4, 500), "all_reduce_wait")
+        for d in (1, 2)
+    ]
+    assert waits[0] > waits[1] > 0
+
+
 def test_weight_only_is_best_for_one_sequence_and_fp8_for_prefill():
     four, eight = cost_of(quantization="awq-int4"), cost_of(quantization="fp8")
     prefill = StepShape(chunks=((8192, 0),), sampled=1)

@@ -48,6 +48,16 @@ def test_own_figures_are_not_marked_as_borrowed_and_others_are():
     assert "a100-sxm" in load_constants(load_gpu("a40"), "sglang").gemm["bf16"].source
 
 
+def test_the_prologue_of_a_tile_takes_a_time_and_not_a_length():
+    """On another GPU it is worth the more of the inner dimension, the faster a multiprocessor's tensor cores."""
+    ours = load_constants(H100, "vllm").gemm["bf16"]
+    for name in ("h200", "b200", "l40s"):
+        gpu = load_gpu(name)
+        theirs = load_constants(gpu, "vllm").gemm["bf16"]
+        a_multiprocessor = (gpu.bf16 / gpu.sms) / (H100.bf16 / H100.sms)
+        assert theirs.extra_k == pytest.approx(ours.extra_k * a_multiprocessor)
+
+
 def test_a_users_file_is_laid_over(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('[elementwise]\nlaunch_us = 1.0\nbandwidth = 0.5\nsource = "mine"\n')
