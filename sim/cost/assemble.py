@@ -6,7 +6,7 @@ and the two attentions. Everything is per GPU; `count` is how often an operator 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -137,7 +137,7 @@ class Assembler:
 
     def _linears(self) -> list[Placed]:
         placed: list[Placed] = []
-        for linear in self.model.linears(self.tp, self.ep):
+        for linear in _joined(self.model.linears(self.tp, self.ep)):
             if linear.kind not in ("head", "expert"):
                 placed += self._linear(linear)
         if self.model.experts:
@@ -362,6 +362,17 @@ class Assembler:
             return analytic
         cache = "fp8" if narrow else "bf16"
         return self.table.prefill(analytic, compute, cache, heads, kv_heads, model.head_dim, constants)
+
+
+def _joined(linears: Iterable[Linear]) -> list[Linear]:
+    """Both first projections of a latent attention as the one product that they are in vLLM, SGLang and TensorRT-LLM
+    (`fused_qkv_a_proj`; in TensorRT-LLM a wider `kv_a_proj_with_mqa`)."""
+    found = list(linears)
+    parts = [linear for linear in found if linear.name in ("q_a_proj", "kv_a_proj")]
+    if len(parts) < 2:
+        return found
+    whole = parts[0]._replace(name="qkv_a_proj", n=sum(linear.n for linear in parts))
+    return [whole if linear is parts[0] else linear for linear in found if linear not in parts[1:]]
 
 
 def check_engine(config: EngineConfig) -> str:

@@ -225,6 +225,14 @@ def test_scales_of_groups_need_no_pass_over_the_whole_tensor():
     assert "scales of groups" in next(op.source for op in four.explain(shape) if op.name == "qkv_proj_quantize")
 
 
+def test_the_first_projections_of_a_latent_attention_are_one_product():
+    model = load_model("DeepSeek-V3")
+    ops = {op.name: op for op in cost_of("DeepSeek-V3", "h200", host="sglang").explain(decode(1, 500))}
+    assert "kv_a_proj" not in ops and "q_a_proj" not in ops
+    width = model.mla.q_lora + model.mla.cached
+    assert ops["qkv_a_proj"].flops == pytest.approx(2 * width * model.hidden * model.layers)
+
+
 def test_ranks_without_graphs_wait_longer_for_each_other():
     """TensorRT-LLM's C++ runtime launches every kernel by itself."""
     waits = [
