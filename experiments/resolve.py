@@ -91,6 +91,7 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
         *getattr(cost, "notes", ()),
         *_oracles(engine),
         *_windows(model, engine),
+        *_shortened(model, engine, budget),
     ]
     return Resolved(
         workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings
@@ -212,6 +213,16 @@ def _windows(model: ModelSpec, engine: EngineConfig) -> list[str]:
     ]
 
 
+def _shortened(model: ModelSpec, engine: EngineConfig, budget: MemoryBudget) -> list[str]:
+    """A KV pool that is smaller than the context, with an engine that starts all the same."""
+    if budget.max_model_len >= (engine.max_model_len or model.max_position):
+        return []
+    return [
+        f"the KV pool holds {budget.kv_tokens:,} tokens and the model's context is {model.max_position:,}: this engine starts "
+        f"all the same and takes requests of up to {budget.max_model_len:,} tokens"
+    ]
+
+
 def _oracles(engine: EngineConfig) -> list[str]:
     """What only a simulator can do must be labelled."""
     labels = []
@@ -240,6 +251,8 @@ def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str,
             engine[key] = {"value": value, "source": DERIVED}
     if engine["kv"]["dtype"]["source"] != USER:
         engine["kv"]["dtype"] = {"value": budget.kv_dtype, "source": DERIVED}
+    if not draft["kv.memory_utilization"] and "memory_utilization" in engine["kv"]:  # automatic
+        engine["kv"]["memory_utilization"] = {"value": budget.utilization, "source": DERIVED}
     if not draft["kv.capacity_tokens"]:
         engine["kv"]["capacity_tokens"] = {"value": budget.kv_tokens, "source": DERIVED}
     config["engine"] = engine

@@ -71,7 +71,8 @@ class KVConfig:
         register: when a block may first be hit: `scheduled` (vLLM), `computed` (after its step; SGLang, TensorRT-LLM).
         slab: contiguous only: `max-length`, `power-of-two` (buddy) or `exact` (an oracle).
         dtype: KV dtype by name of the quantization registry; `auto` = the model's.
-        memory_utilization: share of device memory for weights, activations and KV, in the preset's own sense.
+        memory_utilization: share of device memory for weights, activations and KV, in the preset's own sense; with
+            `static`, 0 = the engine's automatic share.
         memory_rule: sizing formula: `total` (vLLM), `static` (SGLang), `free` (TensorRT-LLM).
         capacity_tokens: tokens of KV on the device, overriding the sizing; 0 = size from memory.
         swap_gib: host memory for swapped sequences.

@@ -227,6 +227,10 @@ def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, *, typic
     With `kv.capacity_tokens` the pool has that many tokens (rounded down to blocks) and nothing is checked against
     the device: the user knows better.
 
+    Where the pool holds less than one request of the model's own limit, vLLM does not start. SGLang (`max_req_len`,
+    `srt/managers/tp_worker.py`) and TensorRT-LLM (`clamp_max_seq_len_for_mem`) start and take shorter requests, and so
+    do they here unless `max_model_len` asks for the length.
+
     Raises:
         InputError: the model does not fit, or not one request of the longest length would; with the numbers and with
             settings that would work.
@@ -242,7 +246,9 @@ def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, *, typic
     if budget.kv_bytes <= 0:
         raise _does_not_fit(model, gpu, config, budget)
     if budget.kv_tokens < budget.max_model_len:
-        raise _too_long(model, gpu, config, budget)
+        if config.max_model_len or not config.preset.startswith(("sglang", "tensorrt-llm")) or not budget.kv_tokens:
+            raise _too_long(model, gpu, config, budget)
+        return replace(budget, max_model_len=budget.kv_tokens)
     return budget
 
 
@@ -292,16 +298,19 @@ def _pool(gpu: GPUSpec, config: EngineConfig, weights: int, activations: int, ov
 
 
 def static_fraction(gpu: GPUSpec, config: EngineConfig) -> float:
-    """SGLang's automatic `mem_fraction_static` (`python/sglang/srt/server_args.py`)."""
+    """SGLang's automatic `mem_fraction_static` (`python/sglang/srt/server_args.py`).
+
+    Where prompts are not cut it counts `max_prefill_tokens`, 16,384.
+    """
     from sim.cost.graphs import largest_graph
 
-    chunk = max(config.scheduler.max_num_batched_tokens, 2048)
+    chunk = min(max(config.scheduler.max_num_batched_tokens, 2048), 16384)
     rows = largest_graph("sglang", gpu, config)
     gpus = config.parallel.tensor * config.parallel.pipeline
     reserve = 512 + 1.5 * chunk + 2 * rows + gpus / 8 * 1024
     if gpu.memory_bytes > 60 * GIB:
         reserve = max(reserve, 10240)
-    return max(1 - reserve * MIB / gpu.memory_bytes, 0.0)
+    return max(round(1 - reserve * MIB / gpu.memory_bytes, 3), 0.0)
 
 
 def _gib(size: float) -> str:

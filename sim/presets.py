@@ -74,7 +74,7 @@ _SGLANG = Preset(
     },
     kv={
         "allocator": "radix", "block_size": 1, "prefix_caching": True, "register": "computed", "memory_rule": "static",
-        "memory_utilization": 0.88,
+        "memory_utilization": 0.0,
     },
     sources={
         "*": "sglang/srt/managers/scheduler.py", "scheduler.max_partial_prefills": _SGL_POLICY,
@@ -83,7 +83,7 @@ _SGLANG = Preset(
         "kv.prefix_caching": f"{_SGL_ARGS} (disable_radix_cache)", "kv.memory_rule": f"{_SGL_ARGS} (mem_fraction_static)",
         "scheduler.gate": _SGL_POLICY, "scheduler.victim": "sglang/srt/managers/schedule_batch.py (retract_decode)",
         "scheduler.max_num_batched_tokens": f"{_SGL_ARGS} (chunked_prefill_size)", "scheduler.policy": _SGL_ARGS,
-        "scheduler.requeue": "sglang/srt/managers/scheduler.py", "kv.memory_utilization": f"{_SGL_ARGS} (mem_fraction_static)",
+        "scheduler.requeue": "sglang/srt/managers/scheduler.py", "kv.memory_utilization": f"{_SGL_ARGS} (0: automatic)",
         "kv.register": "sglang/srt/mem_cache/radix_cache.py", "depth": "SGLang v0.4 release notes (overlap scheduler)",
     },
     refuses={"scheduler.preemption": {"swap": "SGLang retracts by recompute only"}},

@@ -86,6 +86,14 @@ def test_derived_values_are_those_in_effect() -> None:
     assert sources(resolved)["engine.kv.dtype"] == USER
 
 
+def test_a_pool_smaller_than_the_context_is_told_where_the_engine_starts_all_the_same() -> None:
+    resolved = resolve(workload({"model": "llama-3.1-8b", "backend.gpu": "l4", "engine.preset": "sglang"}))
+    values = {key: value for key, value, _ in leaves(resolved.config)}
+    assert values["engine.max_model_len"] == resolved.budget.kv_tokens < 131072
+    assert any("starts all the same" in line and "131,072" in line for line in resolved.warnings)
+    assert values["engine.kv.memory_utilization"] == resolved.budget.utilization > 0.8  # automatic
+
+
 @pytest.mark.parametrize(
     ("changes", "key", "says", "hint"),
     [

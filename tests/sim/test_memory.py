@@ -74,12 +74,21 @@ def test_static_rule_leaves_activations_to_the_reserve():
 
 def test_automatic_static_fraction_keeps_ten_gibibytes_on_large_cards():
     chosen = config(memory_utilization=0.0, memory_rule="static")
+    thousandth = H100.memory_bytes / 1000  # the engine rounds to those
     assert (1 - static_fraction(H100, chosen)) * H100.memory_bytes == pytest.approx(
-        max(512 + 1.5 * 8192 + 2 * 256 + 128, 10240) * 2**20
+        max(512 + 1.5 * 8192 + 2 * 256 + 128, 10240) * 2**20, abs=thousandth
     )
     small = replace(chosen, scheduler=SchedulerConfig(max_num_batched_tokens=2048))
-    assert (1 - static_fraction(H100, small)) * H100.memory_bytes == pytest.approx(10240 * 2**20)
-    assert memory_budget(LLAMA, H100, small).utilization == pytest.approx(static_fraction(H100, small))
+    assert (1 - static_fraction(H100, small)) * H100.memory_bytes == pytest.approx(10240 * 2**20, abs=thousandth)
+    assert memory_budget(LLAMA, H100, small).utilization == static_fraction(H100, small)
+
+
+def test_sglang_takes_its_automatic_fraction():
+    """0.856 on four B200 (sgl-project/sglang#22537)."""
+    for gpu, tensor, fraction in ((H100, 1, 0.834), (load_gpu("b200"), 4, 0.856)):
+        chosen = preset_config("sglang", device_memory=gpu.memory_bytes)
+        chosen = replace(chosen, parallel=ParallelConfig(tensor=tensor))
+        assert _budget(LLAMA, gpu, chosen).utilization == pytest.approx(fraction, abs=0.003)
 
 
 def test_engines_without_a_token_budget_fit_where_their_papers_ran_them():
@@ -132,6 +141,17 @@ def test_a_request_that_could_never_fit_is_refused_with_a_length_that_does():
     assert memory_budget(LLAMA, load_gpu("l4"), config(memory_utilization=0.9, max_model_len=suggested))
     with pytest.raises(InputError):
         memory_budget(LLAMA, load_gpu("l4"), config(memory_utilization=0.9, max_model_len=suggested + 16))
+
+
+@pytest.mark.parametrize("preset", ["sglang", "tensorrt-llm"])
+def test_engines_that_start_with_less_than_a_context_take_shorter_requests(preset: str):
+    l4 = load_gpu("l4")
+    chosen = preset_config(preset, device_memory=l4.memory_bytes)
+    budget = memory_budget(LLAMA, l4, chosen)
+    assert 0 < budget.max_model_len == budget.kv_tokens < LLAMA.max_position
+    with pytest.raises(InputError, match="one request of 131072 tokens"):
+        memory_budget(LLAMA, l4, replace(chosen, max_model_len=131072))
+    assert memory_budget(LLAMA, H100, chosen).max_model_len == LLAMA.max_position
 
 
 def test_a_capacity_of_the_users_own_is_taken():

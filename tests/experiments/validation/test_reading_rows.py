@@ -83,10 +83,11 @@ def test_loads(row):
     ("text", "name"),
     [
         ("H100-SXM-80GB", "h100-sxm"), ("NVIDIA H200-SXM-141GB", "h200-sxm"), ("B200-180GB", "b200-sxm"),
-        ("A100-PCIe-80GB", "a100-pcie"), ("A100-SXM-40GB", "a100-40gb"), ("L40S-48GB", "l40s"), ("MI300X", "mi300x"),
-        ("RTX-PRO-6000-Blackwell-96GB", "rtx-pro-6000"), ("A100-80GB", "a100-sxm"), ("H800", "h800-sxm"), ("H200-NVL-141GB", "h200-nvl"),
+        ("A100-PCIe-80GB", "a100-pcie"), ("A100-SXM-40GB", "a100-40gb"), ("A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("L40S-48GB", "l40s"), ("MI300X", "mi300x"), ("RTX-PRO-6000-Blackwell-96GB", "rtx-pro-6000"),
+        ("A100-80GB", "a100-sxm"), ("H800", "h800-sxm"), ("H200-NVL-141GB", "h200-nvl"),
         # another memory size, another variant, or nothing that we know
-        ("H100-SXM-96GB", None), ("A100-PCIE-40GB", None), ("h100-80gb-pcap", None),
+        ("H100-SXM-96GB", None), ("h100-80gb-pcap", None),
         ("MI250X-1GCD", None), ("RTX-4070-Laptop-8GB", None), ("TPU v5e", None), ("Virtualized NVIDIA H200-SXM-141GB", None),
     ],
 )  # fmt: skip
