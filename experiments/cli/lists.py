@@ -166,20 +166,24 @@ def _presets() -> list[Row]:
 
 def _traces() -> list[Row]:
     from experiments.trace_path import bundled_traces
-    from workloads.readers import FORMATS, GROUP, options_of
+    from workloads.readers import FORMATS, GROUP, READS, options_of
 
     formats = [
         {
             "name": name,
             "is": "format",
             "about": _first_line(reader),
+            "reads": READS[name],
             "options": " ".join(o for o in options_of(reader) if o not in ("seed", "start", "duration")),
         }
         for name, reader in FORMATS.items()
     ]
-    plugged = [{"name": row["name"], "is": "format", "about": row["about"], "options": ""} for row in _plugged(GROUP)]
+    plugged = [
+        {"name": row["name"], "is": "format", "about": row["about"], "reads": "", "options": ""}
+        for row in _plugged(GROUP)
+    ]
     bundled = [
-        {"name": p.name, "is": "bundled trace", "about": f"{p.stat().st_size:,} bytes", "options": ""}
+        {"name": p.name, "is": "bundled trace", "about": f"{p.stat().st_size:,} bytes", "reads": "", "options": ""}
         for p in bundled_traces()
     ]
     return [*formats, *plugged, *bundled]

@@ -12,6 +12,7 @@ from workloads.errors import InputError, Place
 from workloads.readers.registry import (
     FORMATS,
     GROUP,
+    READS,
     TraceReader,
     call_reader,
     check_folder,
@@ -23,7 +24,7 @@ from workloads.readers.times import check_plausible
 from workloads.traffic import Traffic
 from workloads.units import seconds
 
-__all__ = ["FORMATS", "GROUP", "TraceReader", "find_reader", "guess_format", "options_of", "read_trace"]
+__all__ = ["FORMATS", "GROUP", "READS", "TraceReader", "find_reader", "guess_format", "options_of", "read_trace"]
 
 
 def read_trace(
@@ -75,7 +76,7 @@ def read_trace(
         traffic.validate()
     except InputError as error:
         raise error.at(Place(str(path))) from None
-    check_plausible(traffic, str(path), refuse=name != "twinserve" and not accept_implausible)
+    check_plausible(traffic, str(path), refuse=not accept_implausible, format=name)
     read = f"{name} trace{' (format told from its content)' if guessed else ''}: {_sizes(traffic)}"
     traffic = replace(traffic, notes=[read, *traffic.notes])
     if not reads_window and (start is not None or duration is not None):

@@ -6,10 +6,10 @@
     {"arrival": 0.40, "session": "a", "turn": 0, …}
     {"session": "a", "turn": 1, "think": 12.5, …}
 
-`arrival` is in seconds. A later turn names its session and turn, or the row of its parent (`"parent": 3`,
-counted from 0), and is sent `think` seconds after that was answered; it needs no arrival. Spans are [content,
-offset, length], with the content ids of `workloads.traffic`: row i's own words are 2i, its answer 2i + 1,
-shared contents negative.
+`arrival` is in seconds, or a date with a time (ISO 8601; the first is 0). A later turn names its session and turn, or the row of
+its parent (`"parent": 3`, counted from 0), and is sent `think` seconds after that was answered; it needs no arrival. Spans are
+[content, offset, length], with the content ids of `workloads.traffic`: row i's own words are 2i, its answer 2i + 1, shared
+contents negative.
 
 A prompt may come with its words, `text` or the `messages` of its turn ([{"role": "user", "content": …}]): a real model reads
 them and counts its tokens itself, while the simulator goes by `input_tokens`.
@@ -24,6 +24,7 @@ import numpy as np
 
 from workloads.errors import InputError, Place
 from workloads.readers.files import stem
+from workloads.readers.moments import dated, from_first, moments
 from workloads.readers.objects import Objects, read_objects
 from workloads.readers.times import in_order, to_seconds
 from workloads.traffic import SpanTable, Traffic, private_content
@@ -40,7 +41,7 @@ def read_jsonl(path: Path, *, time_unit: str = "auto") -> Traffic:
 
     Args:
         path: plain or gzipped file.
-        time_unit: unit of `arrival` where it is not seconds.
+        time_unit: unit of `arrival` where it is a number and not in seconds.
     """
     data = read_objects(path)
     ignored = data.unknown(KNOWN)
@@ -74,7 +75,7 @@ def read_jsonl(path: Path, *, time_unit: str = "auto") -> Traffic:
 
 def _arrivals(data: Objects, parent: np.ndarray, time_unit: str, notes: list[str]) -> np.ndarray:
     if np.all(parent < 0):
-        return to_seconds(data.real("arrival"), "s", time_unit, notes)
+        return _seconds(data, time_unit, notes)
     values = data.values("arrival", None)
     roots = parent < 0
     for row in np.flatnonzero(roots):
@@ -84,8 +85,15 @@ def _arrivals(data: Objects, parent: np.ndarray, time_unit: str, notes: list[str
     told = Objects(data.file, [o for o, g in zip(data.objects, given, strict=True) if g], [])
     told.lines = [line for line, g in zip(data.lines, given, strict=True) if g]
     arrival = np.full(len(data), np.nan)
-    arrival[given] = to_seconds(told.real("arrival"), "s", time_unit, notes)
+    arrival[given] = _seconds(told, time_unit, notes)
     return arrival
+
+
+def _seconds(data: Objects, time_unit: str, notes: list[str]) -> np.ndarray:
+    values = data.values("arrival")
+    if dated(values[:1]):
+        return from_first(moments(data.rows, "arrival", values), time_unit, notes)
+    return to_seconds(data.real("arrival"), "s", time_unit, notes)
 
 
 def _parents(data: Objects) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 from workloads.errors import InputError, Place, unknown_name
 from workloads.readers.files import stem
 from workloads.readers.table import Table
-from workloads.readers.times import in_order, to_seconds
+from workloads.readers.times import in_order
 from workloads.traffic import Traffic
 
 INPUTS = ("input_tokens", "num_prefill_tokens", "prompt_tokens", "input_length", "input_len", "prompt_len")
@@ -21,14 +21,14 @@ def read_lengths(
     path: Path, *, input_column: str | None = None, output_column: str | None = None,
     time_column: str | None = None, time_unit: str = "auto",
 ) -> Traffic:  # fmt: skip
-    """CSV of lengths. Without times every request arrives at 0, with a note.
+    """CSV of lengths, with times in seconds or as dates (ISO 8601). Without times every request arrives at 0, with a note.
 
     Args:
         path: plain or gzipped file.
         input_column, output_column, time_column: names, where they are not among the usual ones
             (`input_tokens`, `num_prefill_tokens`, …; `output_tokens`, `num_decode_tokens`, …; `arrival`,
             `arrival_s`, …).
-        time_unit: unit of the times where it is not seconds.
+        time_unit: unit of the times where they are numbers and it is not seconds.
     """
     table = Table(path)
     inputs = table.whole(_find(table, "input_column", input_column, INPUTS))
@@ -39,8 +39,7 @@ def read_lengths(
         note = f"no arrival times{named}: every request arrives at 0; give arrivals, or run a closed loop"
         return Traffic(np.zeros(len(inputs)), inputs, outputs, name=stem(path), notes=[note])
     notes: list[str] = []
-    stamps = table.real(_find(table, "time_column", time_column, TIMES))
-    arrival = to_seconds(stamps, "s", time_unit, notes)
+    arrival = table.seconds(_find(table, "time_column", time_column, TIMES), time_unit, notes)
     return in_order(Traffic(arrival, inputs, outputs, name=stem(path), notes=notes))
 
 

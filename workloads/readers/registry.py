@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workloads.errors import InputError, Place, unknown_name
+from workloads.readers import azure, burstgpt, jsonl, lengths
 from workloads.readers.azure import read_azure
 from workloads.readers.burstgpt import read_burstgpt
 from workloads.readers.files import existing, read_text
@@ -46,6 +47,17 @@ FORMATS: dict[str, TraceReader] = {
     "csv": read_lengths,
 }
 
+READS: dict[str, str] = {
+    "azure": f"{azure.TIME}, {azure.INPUT}, {azure.OUTPUT}",
+    "burstgpt": f"{burstgpt.TIME}, {burstgpt.INPUT}, {burstgpt.OUTPUT}; Model and Log Type to filter by",
+    "mooncake": "timestamp (ms), input_length, output_length, hash_ids",
+    "sharegpt": "conversations of turns",
+    "servegen": "its folder or archive of statistics",
+    "twinserve": f"{jsonl.KNOWN[0]} (s or date), {', '.join(jsonl.KNOWN[1:])}",
+    "csv": f"input: {' | '.join(lengths.INPUTS)}; output: {' | '.join(lengths.OUTPUTS)}; time (s or date), which may be "
+    f"missing: {' | '.join(lengths.TIMES)}; others by input_column, output_column, time_column",
+}  # fmt: skip
+"""Columns or fields that the built-in formats read."""
 
 _FILES = {
     "azure": "a .csv file",

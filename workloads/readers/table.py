@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-import warnings
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,8 @@ import numpy as np
 from workloads.errors import InputError, Place, unknown_name
 from workloads.readers.columns import Rows, real_numbers, whole_numbers
 from workloads.readers.files import existing, read_text
+from workloads.readers.moments import dated, from_first, moments
+from workloads.readers.times import to_seconds
 
 LARGE_BYTES = 8 << 20
 
@@ -94,30 +94,17 @@ class Table:
         values = self._values(name, "M")
         if isinstance(values, np.ndarray):
             return values.astype("datetime64[ns]").astype(np.int64)
-        text = [t[:-6] if t.endswith("+00:00") else t.removesuffix("Z") for t in values]
-        try:
-            if not all(":" in t for t in text):  # NumPy takes dates without times too
-                raise ValueError
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # it warns of what stands behind the time, and reads on
-                return np.array(text, "datetime64[ns]").astype(np.int64)
-        except (ValueError, UserWarning):
-            return np.array([self._moment(name, i, t) for i, t in enumerate(values)], np.int64)
+        return moments(self.rows, name, values)
 
-    def _moment(self, name: str, row: int, text: str) -> int:
-        if not text.strip():
-            raise self.rows.error(row, name, "has no timestamp", "fill it in or remove the row")
-        try:
-            if ":" not in text:
-                raise ValueError
-            moment = datetime.fromisoformat(text.strip())
-        except ValueError:
-            raise self.rows.error(
-                row, name, f"{text!r} is not a date with a time", "expected e.g. 2023-11-16 18:15:46.6805900"
-            ) from None
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
+    def seconds(self, name: str, time_unit: str, notes: list[str]) -> np.ndarray:
+        """A column of times, numbers in seconds or dates, as seconds from the start.
+
+        Args:
+            time_unit: unit of numbers where it is not seconds.   notes: get a line for what was done.
+        """
+        if dated(self._values(name, "Mif")[:100]):
+            return from_first(self.moments(name), time_unit, notes)
+        return to_seconds(self.real(name), "s", time_unit, notes)
 
     def _values(self, name: str, kinds: str) -> Sequence:
         if self._arrow is not None and self._text is None:

@@ -20,6 +20,8 @@ EPOCH = 9e8  # seconds; a first time stamp this large counts from 1970, not from
 FAR = 9e10  # seconds; no epoch in this unit: the year would be past 4800
 SLOWEST, FASTEST = 1e-3, 20_000.0
 SLOW, FAST = 1e-2, 1_000.0
+OWN, ASSUMED = "twinserve", ("twinserve", "csv")
+SPARSE = 0.1  # a second: where numbers are whole besides, they may well be milliseconds
 
 
 def to_seconds(stamps: np.ndarray, unit: str, time_unit: str, notes: list[str]) -> np.ndarray:
@@ -73,8 +75,19 @@ def alarming(notes: list[str]) -> list[str]:
     return [note for note in notes if note.startswith(ALARMS)]
 
 
-def check_plausible(traffic: Traffic, file: str, *, refuse: bool) -> None:
+def _like_milliseconds(traffic: Traffic, rate: float) -> bool:
+    """Whether times are whole seconds and far apart, though not evenly: no logger of seconds is so exact about so little."""
+    stamps = traffic.arrival[traffic.parent < 0]
+    gaps = np.diff(stamps)
+    return rate < SPARSE and bool(np.all(stamps == np.round(stamps))) and bool(np.any(gaps != gaps[0]))
+
+
+def check_plausible(traffic: Traffic, file: str, *, refuse: bool, format: str = "") -> None:
     """Look for swapped units in rate and lengths; append notes, or refuse what cannot be meant.
+
+    Args:
+        format: of the file. One of ours may be of traffic made up at any rate: a high one is only noted. Where users write files
+            themselves, seconds are an assumption.
 
     Raises:
         InputError: when `refuse` and the mean rate or the lengths are impossible for a serving trace.
@@ -86,10 +99,14 @@ def check_plausible(traffic: Traffic, file: str, *, refuse: bool) -> None:
         told = f"{size:,} arrivals over {duration:,.6g} s, {rate:.3g} a second"
         if rate < SLOWEST:
             fault, hint = f"time stamps look like milliseconds read as seconds: {told}", "set time_unit: ms"
-        elif rate > FASTEST:
+        elif rate > FASTEST and format != OWN:
             fault, hint = f"time stamps look like seconds read as smaller units: {told}", "set time_unit: s"
         elif not SLOW <= rate <= FAST:
             traffic.notes.append(f"unusual rate: {told}; check the unit of the time stamps")
+        elif format in ASSUMED and _like_milliseconds(traffic, rate):
+            traffic.notes.append(
+                f"time stamps look like milliseconds: whole numbers, and {told}; set time_unit: ms if they are"
+            )
     longest = int(max(traffic.input_tokens.max(), traffic.output_tokens.max()))
     if longest > 100_000_000:
         fault, hint = f"a length of {longest:,} tokens", "lengths must be in tokens, not bytes"

@@ -123,3 +123,16 @@ def test_many_rows(file):
     traffic = read_trace(path, "twinserve")
     assert time.perf_counter() - start < 5  # 0.5 s on an idle core
     np.testing.assert_array_equal(traffic.arrival, np.arange(100_000) / 7)
+
+
+def test_arrivals_may_be_dates(file):
+    at = "2024-05-01T10:00:0{}Z"
+    text = lines(row(at.format(3), session="a", turn=0), row(at.format(1)), row(None, session="a", turn=1, think=1))
+    traffic = read_jsonl(file("t.jsonl", text))
+    assert traffic.arrival[traffic.parent < 0].tolist() == [0, 2]
+    assert "dates: the first, 2024-05-01T10:00:01 UTC, is 0" in traffic.notes
+    for bad in (3.5, "later", None, True):
+        with pytest.raises(InputError, match=r"t\.jsonl:2, column arrival: "):
+            read_jsonl(file("t.jsonl", lines(row(at.format(1)), row(at.format(2)) | {"arrival": bad})))
+    with pytest.raises(InputError, match="expected a number, not '2024"):
+        read_jsonl(file("t.jsonl", lines(row(0.5), row(at.format(1)))))

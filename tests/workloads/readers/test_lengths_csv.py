@@ -3,6 +3,7 @@ import pytest
 from workloads.errors import InputError
 from workloads.readers import read_trace
 from workloads.readers.lengths import read_lengths
+from workloads.readers.table import Table
 from workloads.readers.times import alarming
 
 
@@ -56,3 +57,39 @@ def test_times_by_their_usual_names_and_columns_that_are_not_read(tmp_path):
     (tmp_path / "b.csv").write_text("moment,prompt_tokens,completion_tokens\n0.5,10,2\n1.5,20,3\n")
     (note,) = read_lengths(tmp_path / "b.csv").notes
     assert "not read: moment; time_column names" in note and alarming([note, "sorted by arrival: 3"]) == [note]
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        ("2024-05-01T10:00:00Z", "2024-05-01T10:00:01.5Z", "2024-05-01T10:00:00.25Z"),
+        ("2024-05-01 10:00:00", "2024-05-01 10:00:01.500000000", "2024-05-01 10:00:00.25"),
+        ("2024-05-01T12:00:00+02:00", "2024-05-01T10:00:01.5+00:00", "2024-05-01T05:00:00.25-05:00"),
+    ],
+)
+@pytest.mark.parametrize("large", [False, True])
+def test_dates_count_from_the_first(file, stamps, large, monkeypatch):
+    if large:
+        monkeypatch.setattr("workloads.readers.lengths.Table", lambda path: Table(path, large=1))
+    rows = "".join(f"{stamp},{10 + i},2\n" for i, stamp in enumerate(stamps))
+    traffic = read_lengths(file("d.csv", "timestamp,prompt_tokens,completion_tokens\n" + rows))
+    assert traffic.arrival.tolist() == [0, 0.25, 1.5]
+    assert traffic.input_tokens.tolist() == [10, 12, 11]
+    assert "dates: the first, 2024-05-01T10:00:00 UTC, is 0" in traffic.notes
+
+
+@pytest.mark.parametrize(
+    ("stamps", "options", "said"),
+    [
+        (("2024-05-01 10:00:00", "soon"), {}, ":3, column arrival: 'soon' is not a date with a time"),
+        (("2024-05-01 10:00:00", ""), {}, "column arrival: has no timestamp"),
+        (("2024-05-01", "2024-05-02"), {}, "'2024-05-01' is not a date with a time"),
+        (("2024-05-01 10:00:00", "7"), {}, "'7' is not a date with a time"),
+        (("2024-05-01 10:00:00", "2024-05-01 10:00:07"), {"time_unit": "ms"}, "time_unit: dates have no unit"),
+        (("7", "2024-05-01 10:00:00"), {}, "expected a number, not '2024-05-01 10:00:00'"),
+    ],
+)
+def test_dates_that_are_none(file, stamps, options, said):
+    rows = "".join(f"{stamp},10,2\n" for stamp in stamps)
+    with pytest.raises(InputError, match=said):
+        read_lengths(file("d.csv", "arrival,input_tokens,output_tokens\n" + rows), **options)

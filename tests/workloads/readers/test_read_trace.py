@@ -4,12 +4,16 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from workloads.errors import InputError
-from workloads.readers import FORMATS, guess_format, options_of, read_trace
+from workloads.readers import FORMATS, READS, guess_format, options_of, read_trace
+from workloads.readers.jsonl import KNOWN
+from workloads.readers.lengths import INPUTS, OUTPUTS, TIMES
+from workloads.readers.times import alarming
 from workloads.traffic import Traffic
 
 
@@ -68,6 +72,32 @@ def test_milliseconds_taken_for_seconds_are_refused(file):
     assert read_trace(path, time_unit="ms").duration == pytest.approx(3980)
     kept = read_trace(path, accept_implausible=True)
     assert any("look like milliseconds" in note for note in kept.notes)
+
+
+@pytest.mark.parametrize("gap", [100, 2000])
+def test_milliseconds_in_files_of_ones_own_are_told_or_refused(file, gap):
+    """Ten a second, and one in two seconds, written in ms: the first could be true, the second cannot."""
+    rng = np.random.default_rng(1)
+    path = file("t.jsonl", ours(*np.cumsum(rng.integers(gap // 2, 2 * gap, 60)).tolist()))
+    if gap == 2000:
+        with pytest.raises(InputError, match=r"look like milliseconds read as seconds.*time_unit: ms"):
+            read_trace(path)
+    else:
+        (note,) = alarming(read_trace(path).notes)
+        assert "whole numbers" in note or "unusual rate" in note
+    assert not alarming(read_trace(path, time_unit="ms").notes)
+    assert alarming(read_trace(path, accept_implausible=True).notes)
+
+
+def test_whole_seconds_close_together_or_evenly_spaced_raise_no_alarm(file):
+    assert not alarming(read_trace(file("a.jsonl", ours(*range(0, 600, 20)))).notes)
+    assert not alarming(read_trace(file("b.jsonl", ours(*(i * i // 40 for i in range(40))))).notes)
+    assert alarming(read_trace(file("c.jsonl", ours(*(10 * i * i // 20 for i in range(40))))).notes)
+
+
+def test_a_file_of_ours_may_have_any_high_rate(file):
+    traffic = read_trace(file("t.jsonl", ours(*np.linspace(0, 1e-4, 30).tolist())))
+    assert len(traffic) == 30 and alarming(traffic.notes)
 
 
 def test_seconds_taken_for_milliseconds_are_refused(file):
@@ -219,3 +249,12 @@ def test_reading_needs_no_heavy_package(file):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_formats_read_is_told_by_the_command_and_the_docs():
+    assert READS.keys() == FORMATS.keys()
+    told = (Path(__file__).parents[3] / "docs" / "howto" / "trace.md").read_text("utf-8")
+    for name in (*INPUTS, *OUTPUTS, *TIMES):
+        assert f"`{name}`" in told and name in READS["csv"]
+    for name in KNOWN:
+        assert name in told and name in READS["twinserve"]
