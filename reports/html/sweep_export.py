@@ -107,11 +107,10 @@ def _curve(axes: Any, curve: Curve, plot: Plot) -> None:
     apart = bool(plot.x_labels) or plot.apart
     style = "none" if apart else _STYLES[curve.dash]
     marker = MARKERS[curve.shade % 8]
-    axes.plot(x, y, style, color=colour, linewidth=1.4, label=clean(curve.name, 60))
-    for hollow in (False, True):
-        part = [s for s in curve.spots if s.hollow is hollow]
-        face = "white" if hollow else colour
-        axes.plot([s.x for s in part], [s.y for s in part], marker, color=colour, markersize=4, markerfacecolor=face)
+    # the marker belongs to the line, so that the legend has it too: colour alone is not for everybody
+    axes.plot(x, y, style, marker=marker, markersize=4, color=colour, linewidth=1.4, label=clean(curve.name, 60))
+    rings = [s for s in curve.spots if s.hollow]
+    axes.plot([s.x for s in rings], [s.y for s in rings], marker, color=colour, markersize=4, markerfacecolor="white")
     if len(curve.spots) > 1 and not apart and all(s.ends for s in curve.spots):
         axes.fill_between(
             x, [s.ends[0] for s in curve.spots], [s.ends[1] for s in curve.spots], color=colour, alpha=0.15

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.html.sweep_export import KINDS, export_figures
+from reports.html.sweep_export import KINDS, _draw, export_figures
 from reports.html.sweep_figures import Plot, sweep_plots
 from reports.html.sweep_series import Sweep
 from reports.uncertainty import FIGURES
@@ -72,6 +72,14 @@ def test_several_configurations_have_a_line_each() -> None:
     assert {"ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "kv", "waste"} <= set(found)
     assert [curve.name for curve in found["latency"].lines] == ["preset vllm", "preset sglang"]
     assert len(found["throughput"].marks.knees) == 2 and all(not label for *_, label in found["throughput"].marks.knees)
+
+
+def test_curves_on_paper_differ_without_colour() -> None:
+    """In the legend as in the figure."""
+    drawn = _draw(plots(sweep(("vllm", "sglang")))["throughput"]).axes[0]
+    in_legend = [handle.get_marker() for handle in drawn.get_legend().legend_handles]
+    assert len(set(in_legend)) == 2 and not {"None", None, ""} & set(in_legend)
+    assert set(in_legend) <= {line.get_marker() for line in drawn.lines}
 
 
 def test_concurrency_against_context_length_where_lengths_differ() -> None:
