@@ -217,7 +217,7 @@ class Assembler:
         if covered and mode.weight_only:
             # Devices with FP4 tensor cores multiply 4-bit experts with 8-bit activations; others unpack them to 16 bit.
             narrow = mode.bits == 4 and self.gpu.fp4 > 0
-            kind, compute = ("fp8", "fp8") if narrow else ("weight-only", "bf16")
+            kind, compute = ("mxfp4", "fp8") if narrow else ("weight-only", "bf16")
         constants = self._taken("moe", kind)
         if covered and mode.weight_only and "taken over" not in constants.source:
             constants = replace(constants, source=f"{constants.source}; taken over for {mode.name}")

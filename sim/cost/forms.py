@@ -33,6 +33,7 @@ STAND_INS: dict[str, dict[str, tuple[str, ...]]] = {
         "fp8": ("fp8-block", "bf16"),
         "int8": ("fp8", "bf16"),
         "fp4": ("fp8", "fp8-block", "bf16"),
+        "mxfp4": ("fp8", "fp8-block", "bf16"),
         "weight-only": ("bf16",),
     },
     "all_reduce": {},

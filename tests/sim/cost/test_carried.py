@@ -29,6 +29,18 @@ def test_a_device_with_its_own_kernels_keeps_them():
     assert "of its compute" not in b200.moe["bf16"].source
 
 
+def test_four_bit_experts_of_a_device_with_kernels_for_them():
+    """TensorRT-LLM's on Blackwell start faster than its 8-bit ones; other engines' are priced as 8-bit ones there."""
+    ours, vllm = (load_constants(load_gpu("b200"), engine).moe for engine in ("tensorrt-llm", "vllm"))
+    assert ours["mxfp4"].launch_us == ours["fp4"].launch_us < ours["fp8"].launch_us
+    assert "mxfp4" not in vllm and "fp4" not in vllm
+    cost = analytic_cost(
+        load_model("gpt-oss-120b"), load_gpu("b200"), EngineConfig(preset="vllm", quantization="mxfp4")
+    )
+    experts = next(op for op in cost.explain(StepShape(4, 4000, (), 4)) if op.name == "experts")
+    assert "taken over for mxfp4" in experts.source
+
+
 def step(model: str, preset: str, rows: int, gpu=MI300X, context: int = 256) -> float:
     cost = analytic_cost(load_model(model), gpu, EngineConfig(preset=preset, parallel=ParallelConfig(tensor=1)))
     return cost.step_seconds(StepShape(rows, rows * context, (), rows))
