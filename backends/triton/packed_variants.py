@@ -12,7 +12,7 @@ from backends.quantization.base import Activation, QuantizedLinear, QuantizedWei
 from backends.triton.operators import TritonOperators
 
 _OUTPUTS, _INPUTS = 14336, 4096
-TOKENS = (1, 64, 4096)
+TOKENS = (1, 64, 512, 4096)
 _FP8, _E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
 
 

@@ -112,6 +112,23 @@ def packed_tile(target: Target, tokens: int, dtype: torch.dtype, bits: int, heav
     return PackedTile(128, 64 if bits == 3 else 128, 32 if narrow else 64, 8, 3 if target.compute else 2)
 
 
+def whole_from(target: Target) -> int:
+    """Tokens from which on a weight is expanded once, and multiplied after: see `backends.triton.quantized.whole`."""
+    return 160 if target.interpreted else 1024
+
+
+def whole_tile(target: Target, bits: int, heavy: bool) -> Tile:
+    """`rows` of outputs × `keys` of columns that a program expands: long, for whole lines of memory.
+
+    Tables of 8 entries need as many rows as there are threads over 8, or Triton fails to share them out.
+    """
+    if target.interpreted:
+        return Tile(64, 128, 4, 1)
+    if bits == 3:
+        return Tile(32, 64, 4, 1)
+    return Tile(8 if heavy else 16, 256, 4, 1)
+
+
 def codes_tile(target: Target, tokens: int, grouped: bool) -> PackedTile:
     """For products of 8-bit codes with 8-bit codes. `grouped`: scales change along columns, so that there are two sums."""
     if target.interpreted:

@@ -16,7 +16,7 @@ from backends.triton.attend import product
 from backends.triton.launch import Launcher, rows_last
 from backends.triton.quantized.outliers import add_outliers
 from backends.triton.quantized.parts import add_parts
-from backends.triton.quantized.unpack import code_tile, e2m1, grouped_tile, widened_scale
+from backends.triton.quantized.unpack import grouped_tile, outer_scaled, row_table, row_zeros, value_tile, widened_scale
 from backends.triton.tiles import packed_splits, packed_tile
 
 _BITS_OF = {torch.float8_e4m3fn: ("e4m3", torch.uint8), torch.float8_e8m0fnu: ("e8m0", torch.uint8)}
@@ -45,40 +45,21 @@ def expand_kernel(
     outer = tl.full([BLOCK_N], 1.0, tl.float32)
     if OUTER != 0:
         outer = tl.load(outer_ptr + n, mask=live, other=1.0).to(tl.float32)
-    if FORM == "table":
-        entry = tl.arange(0, 1 << BITS)
-        table = tl.load(table_ptr + row[:, None] * (1 << BITS) + entry[None, :], mask=live[:, None], other=0.0).to(
-            tl.float32
-        )
-    row_zero = tl.zeros([BLOCK_N], tl.float32) + zero
-    if ZEROS and GROUP == 0:
-        row_zero = tl.load(zeros_ptr + row, mask=live, other=0).to(tl.float32)
+    table = row_table(table_ptr, row, live, FORM, BITS)
+    row_zero = row_zeros(zeros_ptr, row, live, zero, BLOCK_N, GROUP, ZEROS)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     first = split * share
     for start in range(first, tl.minimum(first + share, inputs), BLOCK_K):
         x = tl.load(x_place + start, mask=(m < tokens)[:, None] & (k < inputs - start)[None, :], other=0.0)
-        codes = code_tile(codes_ptr, row, live, start, inputs, code_row, BITS, BLOCK_N, BLOCK_K)
-        if FORM == "table":
-            value = tl.gather(table, codes, 1)
-        elif FORM == "fp4":
-            value = e2m1(codes)
-        else:
-            value = codes.to(tl.float32)
-        if FORM == "int":
-            if ZEROS and GROUP > 0:
-                value = value - grouped_tile(
-                    zeros_ptr, row, live, start, inputs, groups, GROUP, BLOCK_N, BLOCK_K, "float"
-                )  # fmt: skip
-            else:
-                value = value - row_zero[:, None]
+        value = value_tile(
+            codes_ptr, zeros_ptr, table, row_zero, row, live, start, inputs, groups, code_row, FORM, BITS, GROUP, ZEROS, BLOCK_N,
+            BLOCK_K,
+        )  # fmt: skip
         if GROUP > 0:
             scale = grouped_tile(
                 scales_ptr, scale_row, live, start, inputs, groups, GROUP, BLOCK_N, BLOCK_K, KIND
             )  # fmt: skip
-            if OUTER == 1:
-                scale = scale * outer[:, None]
-            if OUTER == -1:
-                scale = tl.div_rn(scale, tl.zeros(scale.shape, tl.float32) + outer[:, None])
+            scale = outer_scaled(scale, outer[:, None], OUTER)
         if (
             GROUP > 0 and GROUP % BLOCK_K == 0 and BLOCK_M <= 16
         ):  # of few tokens it is cheaper to scale sums than weights
@@ -90,8 +71,7 @@ def expand_kernel(
             acc = product(x, tl.trans(value.to(x.dtype)), acc, UP)
     if GROUP == 0 and FORM != "table":
         scale = widened_scale(tl.load(scales_ptr + scale_row * groups, mask=live, other=0), KIND)
-        scale = scale * outer if OUTER == 1 else scale
-        scale = tl.div_rn(scale, outer) if OUTER == -1 else scale
+        scale = outer_scaled(scale, outer, OUTER)
         acc = acc * scale[None, :]
     if FACTOR:
         acc = acc * tl.load(factor_ptr + m, mask=m < tokens, other=0.0)[:, None]
@@ -102,6 +82,24 @@ def expand_kernel(
     tl.store(target, acc.to(out_ptr.dtype.element_ty), mask=inside)
 
 
+def scale_bits(weight: QuantizedWeight) -> tuple[Tensor, str]:
+    """Scales as kernels read them, and what they are; codes in their place where there are none."""
+    if weight.scales is None:
+        return weight.codes, "float"
+    kind, bits = _BITS_OF.get(weight.scales.dtype, ("float", weight.scales.dtype))
+    return weight.scales.view(bits), kind
+
+
+def outer_of(weight: QuantizedWeight) -> int:
+    """1: second-level scales multiply; −1: they divide; 0: there are none."""
+    return 0 if weight.outer is None else -1 if weight.outer_divides else 1
+
+
+def group_of(weight: QuantizedWeight) -> int:
+    """Columns that share a scale; 0: all."""
+    return 0 if weight.scales is None or weight.group >= weight.inputs else weight.group
+
+
 def expanded_product(
     launch: Launcher, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, out: Tensor, factor: Tensor | None = None
 ) -> None:
@@ -110,7 +108,7 @@ def expanded_product(
     if weight.order is not None:
         x = x.index_select(1, weight.order)
     tokens = len(x)
-    group = 0 if weight.scales is None or weight.group >= weight.inputs else weight.group
+    group = group_of(weight)
     heavy = weight.zeros is not None or 0 < group < 32
     tile = packed_tile(launch.target, tokens, x.dtype, weight.bits, heavy)
     blocks = triton.cdiv(weight.outputs, tile.keys)
@@ -120,12 +118,8 @@ def expanded_product(
     target = out if direct else torch.empty(sums, *out.shape, dtype=torch.float32, device=x.device)
     if weight.sparse is not None:
         add_outliers(launch, plain, weight.sparse, factor, target[splits])
-    scales = codes = weight.codes
-    kind = "float"
-    if weight.scales is not None:
-        kind, bits = _BITS_OF.get(weight.scales.dtype, ("float", weight.scales.dtype))
-        scales = weight.scales.view(bits)
-    outer = 0 if weight.outer is None else -1 if weight.outer_divides else 1
+    scales, kind = scale_bits(weight)
+    codes = weight.codes
     launch(
         expand_kernel,
         (blocks, triton.cdiv(tokens, tile.rows), splits),
@@ -137,7 +131,7 @@ def expanded_product(
         ),
         {
             "FORM": weight.form, "BITS": weight.bits, "GROUP": group, "KIND": kind, "ZEROS": weight.zeros is not None,
-            "OUTER": outer, "FACTOR": factor is not None, "BIAS": direct and bias is not None,
+            "OUTER": outer_of(weight), "FACTOR": factor is not None, "BIAS": direct and bias is not None,
             "BLOCK_M": tile.rows, "BLOCK_N": tile.keys, "BLOCK_K": tile.depth, "UP": launch.target.interpreted,
         },
         warps=tile.warps, stages=tile.stages,

@@ -12,6 +12,8 @@ from backends.triton.launch import Launcher, Target, rows_last
 from backends.triton.quantized.expand import expanded_product
 from backends.triton.quantized.inputs import emulated_fp4, quantised_inputs
 from backends.triton.quantized.scaled import fits, scaled_product
+from backends.triton.quantized.whole import whole_product
+from backends.triton.tiles import whole_from
 from workloads.errors import InputError, Place
 
 
@@ -59,7 +61,8 @@ def _multiply(
 ) -> None:  # fmt: skip
     how = part.activation
     if how is None:
-        expanded_product(launch, x, part, bias, out)
+        many = len(x) >= whole_from(launch.target) and part.sparse is None
+        (whole_product if many else expanded_product)(launch, x, part, bias, out)
         return
     if how.form == "fp4":
         widened, factor = known.get(id(how)) or known.setdefault(id(how), emulated_fp4(launch, x, how))

@@ -96,3 +96,61 @@ def grouped_tile(ptr, row, live, start, inputs, groups, GROUP: tl.constexpr, BLO
         mask = live[:, None] & (k < inputs)[None, :]
         value = widened_scale(tl.load(base[:, None] + (k // GROUP)[None, :], mask=mask, other=0), KIND)
     return value
+
+
+@triton.jit
+def value_tile(
+    codes_ptr, zeros_ptr, table, row_zero, row, live, start, inputs, groups, code_row,
+    FORM: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, ZEROS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Decoded codes [N, K] in float32, zeros taken off, without scales.
+
+    `table` [N, entries] is looked up by codes of form `table`; `row_zero` [N] is taken off where zeros have no groups.
+    """
+    codes = code_tile(codes_ptr, row, live, start, inputs, code_row, BITS, BLOCK_N, BLOCK_K)
+    if FORM == "table":
+        value = tl.gather(table, codes, 1)
+    elif FORM == "fp4":
+        value = e2m1(codes)
+    else:
+        value = codes.to(tl.float32)
+    if FORM == "int":
+        if ZEROS and GROUP > 0:
+            value = value - grouped_tile(
+                zeros_ptr, row, live, start, inputs, groups, GROUP, BLOCK_N, BLOCK_K, "float"
+            )  # fmt: skip
+        else:
+            value = value - row_zero[:, None]
+    return value
+
+
+@triton.jit
+def outer_scaled(scale, outer, OUTER: tl.constexpr):
+    """`scale` times its second level (`OUTER` 1), over it (−1), or itself."""
+    if OUTER == 1:
+        scale = scale * outer
+    if OUTER == -1:
+        scale = tl.div_rn(scale, tl.zeros(scale.shape, tl.float32) + outer)
+    return scale
+
+
+@triton.jit
+def row_table(table_ptr, row, live, FORM: tl.constexpr, BITS: tl.constexpr):
+    """The look-up tables [N, entries] of outputs `row`; something small for other forms."""
+    if FORM == "table":
+        entry = tl.arange(0, 1 << BITS)
+        place = table_ptr + row[:, None] * (1 << BITS) + entry[None, :]
+        table = tl.load(place, mask=live[:, None], other=0.0).to(tl.float32)
+    else:
+        table = tl.zeros([1, 1], tl.float32)
+    return table
+
+
+@triton.jit
+def row_zeros(zeros_ptr, row, live, zero, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ZEROS: tl.constexpr):
+    """What is taken off the codes of a whole row, [N]."""
+    found = tl.zeros([BLOCK_N], tl.float32) + zero
+    if ZEROS and GROUP == 0:
+        found = tl.load(zeros_ptr + row, mask=live, other=0).to(tl.float32)
+    return found

@@ -16,7 +16,10 @@ from backends.quantization.base import Activation, QuantizedLinear, QuantizedWei
 from backends.quantization.dequantise import dequantise
 from backends.triton.launch import Launcher, Target
 from backends.triton.operators import TritonOperators
+from backends.triton.quantized import linear, whole
 from backends.triton.quantized.inputs import emulated_fp4, quantised_inputs
+from backends.triton.quantized.whole import expand_rows
+from backends.triton.tiles import whole_from
 from backends.weights.dummy_packed import random_weight
 from sim.quantization import load_weight_mode
 from workloads.errors import InputError
@@ -101,6 +104,45 @@ def test_order_of_columns_second_level_and_blocks() -> None:
     block = weight_of("fp8-block", 200, 300)
     check(replace(block, activation=None), 4, torch.bfloat16)
     check(replace(weight_of("nvfp4", 24, 200), activation=None), 4, torch.bfloat16)
+
+
+@pytest.mark.parametrize("mode", [*WEIGHT_ONLY, "awq zeros a row", "fp8-block", "nvfp4", "fp8-channel", "outer"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weight_expanded_once_is_the_reference_bit_for_bit(mode, dtype) -> None:
+    """Rows in parts, from one that is not the first on, and as wide as no tile is."""
+    if mode == "awq zeros a row":
+        weight = groups_of("gptq-int4", 70, 330, 330, True)
+    elif mode == "outer":
+        weight = replace(groups_of("gptq-int4", 70, 330, 32), outer=normal(70, seed=5).abs() + 0.5, outer_divides=True)
+    else:
+        weight = replace(weight_of(mode, 70, 330), activation=None)
+    want = dequantise(weight, dtype)
+    for first, last in ((0, 70), (13, 66)):
+        out = torch.empty(last - first, 330, dtype=dtype)
+        expand_rows(OURS._launch, weight, first, out)
+        assert torch.equal(out, want[first:last])
+
+
+@pytest.mark.parametrize("mode", ["gptq-int4", "int8-w8a16", "mxfp4"])
+def test_many_tokens_expand_a_weight_once(mode, monkeypatch) -> None:
+    bias, order = normal(300, seed=2), torch.randperm(200, generator=torch.Generator().manual_seed(1)).to(torch.int32)
+    weight = weight_of(mode, 300, 200)
+    weight = replace(weight, order=order) if mode == "gptq-int4" else weight
+    monkeypatch.setattr(whole, "SCRATCH", 130 * 200 * 4)  # 128 rows at a time, of 300
+    layer, tokens = (
+        QuantizedLinear((Dense(normal(8, 200)), weight), torch.cat((normal(8), bias))),
+        whole_from(OURS._launch.target),
+    )
+    many = check(layer, tokens, torch.float32)
+    x = normal(tokens, 200, seed=tokens)
+    few = OURS.linear(x[: tokens - 1], layer)
+    assert relative(few, many[: tokens - 1]) < 1e-6
+    seen = []
+    monkeypatch.setattr(linear, "whole_product", lambda *given: seen.append(len(given[1])))
+    monkeypatch.setattr(linear, "expanded_product", lambda *given: seen.append(-len(given[1])))
+    for count in (tokens - 1, tokens):
+        OURS.linear(x[:count], layer)
+    assert seen == [1 - tokens, tokens]
 
 
 def sparse_part(outputs: int, inputs: int) -> Sparse:
