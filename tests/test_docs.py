@@ -76,3 +76,8 @@ def test_the_reader_shown_to_contributors_reads(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     traffic = read_trace(tmp_path / "log.csv", "my_readers:read_ours", unit=0.001)
     assert traffic.arrival.tolist() == [0.0, 0.5] and traffic.input_tokens.tolist() == [10, 20]
+
+
+def test_the_quick_start_lists_every_example() -> None:
+    listed = re.findall(r"^\| `([\w-]+\.yaml)` \|", (ROOT / "docs" / "quickstart.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "workloads" / "examples").glob("*.yaml"))
