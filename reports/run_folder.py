@@ -144,7 +144,11 @@ def read_head(path: Path) -> dict:
     if not folder.is_dir():
         raise InputError("there is no such run folder", place=Place(file=str(folder)))
     if not file.is_file():
-        raise InputError("not a run folder: run.json is missing", place=Place(file=str(folder)))
+        sweep = (folder / "sweep.json").is_file()
+        hint = f"a sweep: its runs are in {folder / 'points'}; its own command with --out {folder} renews its page"
+        raise InputError(
+            "not a run folder: run.json is missing", place=Place(file=str(folder)), hint=hint if sweep else None
+        )
     try:
         head = strict_json.loads(file.read_text("utf-8"))
     except (ValueError, OSError) as error:

@@ -318,3 +318,11 @@ def test_heavy_packages_stay_out_until_needed():
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+
+
+def test_a_sweep_is_told_from_a_folder_of_another_kind(tmp_path):
+    with pytest.raises(InputError, match=r"run\.json is missing$"):
+        read_run(tmp_path)
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(InputError, match=r"a sweep: its runs are in .*points"):
+        read_run(tmp_path)
