@@ -31,9 +31,9 @@ def page() -> Iterator[str]:
     for kind, rows_of in LISTS.items():
         rows = rows_of()
         yield ""
-        yield f"## {kind.value}"
+        yield f"## {kind}"
         yield ""
-        yield _ABOUT.get(kind.value, "")
+        yield _ABOUT.get(kind, "")
         yield ""
         if rows:
             yield from table(tuple(rows[0]), [tuple(_shown(value) for value in row.values()) for row in rows])
