@@ -101,7 +101,7 @@ def check_free(out: Path, *, overwrite: bool = False) -> None:
     except OSError as error:
         raise OutputError(f"cannot write the run to {out}: {error.strerror or error}") from error
     if not overwrite:
-        raise FolderTaken(f"{out} already holds a run (name another folder, or overwrite it)")
+        raise FolderTaken(f"{out} already holds a run (name another folder, or --overwrite)")
 
 
 def read_run(path: Path) -> RunData:

@@ -170,14 +170,10 @@ def emitted(plan: Plan, found: Found, target: str) -> str:
     Raises:
         InputError: the target cannot do what the plan asks for.
     """
-    from experiments.planner.emit import Deployment, emit
-    from experiments.planner.search import resolved
+    from experiments.planner.deployment import deployment_of
+    from experiments.planner.emit import emit
 
-    question = plan.question
-    source = question.workload.model
-    model = source if Path(source).exists() else question.model.hf_id or question.model.name
-    engine = resolved(question, found.candidate, plan.longest)
-    return emit(Deployment(model, engine, found.replicas, question.model.native_quantization), target)
+    return emit(deployment_of(plan, found), target)
 
 
 def _check(out: Path) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from experiments.planner.demand import Demand
+from experiments.planner.deployment import deployment_of
 from experiments.planner.evaluate import Evaluation
 from experiments.planner.plan import Plan, holds_surely
+from experiments.planner.prices import dollars
 from experiments.planner.quantization import BATCHES, Guide
 from experiments.planner.report import usd_per_million
 from experiments.planner.search import ALONE, BOUND, BUDGET, FAULT, MEMORY, SIMULATED, Found
 from experiments.planner.slo import told
-from reports.wording import clean, number
+from reports.wording import clean, number, seconds
 
 MOST_ROWS = 12
 _WHY = {
@@ -28,7 +32,7 @@ def print_plan(plan: Plan, guide: Guide | None, *, all: bool = False, to_stderr:
     """The answer, the search, the guide to quantization."""
     console = _console(to_stderr)
     question, demand = plan.question, plan.question.demand()
-    load = f"{demand.rate:.4g} requests/s" if demand.rate else f"{demand.concurrency} clients"
+    load = _load(demand)
     for label, text in (
         ("model", question.model.name),
         ("traffic", f"{load}, {demand.inputs:,.0f} tokens in and {demand.outputs:,.0f} out in the mean, "
@@ -50,6 +54,16 @@ def print_plan(plan: Plan, guide: Guide | None, *, all: bool = False, to_stderr:
             console.print(piece, soft_wrap=isinstance(piece, Text))
     for note in (*question.notes, *demand.notes):
         console.print(Text(f"note: {clean(note, 500)}", "dim"), soft_wrap=True)
+
+
+def _load(demand: Demand) -> str:
+    """`30 requests/s (3,641 requests in 121.3 s; 6.07/s before --rate)`: what the rate was counted from."""
+    if not demand.rate:
+        return f"{demand.concurrency} clients"
+    arrival = demand.traffic.arrival[demand.traffic.parent < 0]
+    span = f"{len(demand.traffic):,} requests in {seconds(float(np.ptp(arrival)))}"
+    before = f"; {number(demand.own)}/s before --rate" if abs(demand.own / demand.rate - 1) > 1e-9 else ""
+    return f"{number(demand.rate)} requests/s ({span}{before})"
 
 
 def _console(to_stderr: bool) -> Console:
@@ -77,6 +91,8 @@ def _answer(plan: Plan) -> Iterator[Text]:
         yield Text(f"  {line}")
     yield Text(f"  binds: {plan.binds}" + (_why_not_fewer(best.below) if best.below else ""))
     yield from _surety(plan, best)
+    if weights := deployment_of(plan, best).about_weights():
+        yield Text(f"  {weights}")
     if plan.roomier:
         yield Text(
             f"  for the same: {plan.roomier.replicas} x {_name(plan.roomier)} leaves {1 - plan.roomier.at.worst:.0%}"
@@ -124,7 +140,7 @@ def _bill(plan: Plan, found: Found) -> str:
     """`5 GPUs, $12.50/h, $0.31 a million output tokens`."""
     parts = [f"{found.gpus} GPU{'s' * (found.gpus != 1)}"]
     if found.usd_per_hour:
-        parts.append(f"${found.usd_per_hour:,.2f}/h")
+        parts.append(f"{dollars(found.usd_per_hour)}/h")
     each = usd_per_million(plan, found)
     if each:
         parts.append(f"${each['output']:.3g} a million output tokens (${each['total']:.3g} with prompts)")
@@ -143,7 +159,7 @@ def _candidates(plan: Plan, all: bool) -> Table:
         verdict = (
             Text("meets", "green") + Text(", verified" * each.verified) if each.meets else Text(clean(each.reason, 300))
         )
-        price = f"{each.usd_per_hour:,.2f}" if each.usd_per_hour else ""
+        price = dollars(each.usd_per_hour)[1:] if each.usd_per_hour else ""
         counts = (str(each.replicas), str(each.gpus)) if each.meets else ("", "")
         table.add_row(Text(_name(each)), *counts, price, left, verdict)
     return table

@@ -29,6 +29,7 @@ class Demand:
     Attributes:
         traffic: as its source has it, without the requests that the model can never take.
         rate: requests a second that arrive in the mean, later turns included; 0 in a closed loop.
+        own: the same before it was scaled.
         concurrency: sessions in flight in a closed loop; 0 in an open one.
         inputs, outputs: mean tokens of a request.   longest: most tokens of one, prompt and answer.
         seen: share of the prompt tokens that an earlier prompt or answer had.
@@ -42,6 +43,7 @@ class Demand:
     outputs: float
     longest: int
     seen: float
+    own: float = 0.0
     notes: tuple[str, ...] = field(default=())
 
     def share(self, replicas: int, which: int, rows: int) -> Traffic:
@@ -111,12 +113,13 @@ def make_demand(
         raise InputError(
             "the traffic has no arrival times to tell a rate from", hint="at least two requests, at two times"
         )
+    own = now
     if rate is not None:
         traffic, now = scale_rate(traffic, rate / now), rate
     return Demand(
         traffic, now, workload.load.concurrency or 0, float(traffic.input_tokens.mean()),
         float(traffic.output_tokens.mean()), int((traffic.input_tokens + traffic.output_tokens).max()),
-        _seen(traffic), (*traffic.notes, *notes),
+        _seen(traffic), own, (*traffic.notes, *notes),
     )  # fmt: skip
 
 

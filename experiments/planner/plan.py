@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from experiments.planner.candidates import Candidate, candidates, longest_request, with_knobs
+from experiments.planner.prices import dollars
 from experiments.planner.question import Question
 from experiments.planner.search import BOUND, BUDGET, SIMULATED, Found, Task, look, priced, search, verify
 from workloads.errors import InputError
@@ -244,7 +245,7 @@ class _Hunt:
         most, why = self._most(found)
         if most < found.bounds.least:
             least, usd = found.bounds.least, self._estimate(found, found.bounds.least)[0]
-            price = f" (${usd:,.2f}/h)" if found.candidate.gpu in self.question.prices else ""
+            price = f" ({dollars(usd)}/h)" if found.candidate.gpu in self.question.prices else ""
             said = (
                 why.removeprefix("more would be ")
                 if why.startswith("more")
@@ -266,7 +267,7 @@ class _Hunt:
         price = self.question.prices.get(found.candidate.gpu)
         if price and ahead.usd_per_hour:
             limit = int(ahead.usd_per_hour / (price.usd_per_hour * each) * (1 + 1e-9))
-            told = f"more would be dearer than ${ahead.usd_per_hour:,.2f}/h"
+            told = f"more would be dearer than {dollars(ahead.usd_per_hour)}/h"
         else:
             limit, told = ahead.gpus // each, f"more would be more than {ahead.gpus} GPUs"
         return (limit, told) if limit < most else (most, why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from sim.hardware import GPUSpec, load_gpu
 from workloads.errors import InputError, Place
 
 PLACE = Place(key="--price")
+MOST = 1e6  # dollars of a GPU hour: beyond it somebody slipped
 EXAMPLE = "such as --price h100=2.5/h"
 _PRICE = re.compile(r"\$?\s*(-?[\d_]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf|-inf)\s*\$?\s*(?:/\s*(h|hr|hour))?", re.IGNORECASE)
 
@@ -42,8 +42,11 @@ def parse_prices(texts: Iterable[str]) -> dict[str, Price]:
         if match is None:
             raise InputError(f"expected dollars an hour for {name[:60]}, got {value[:60]!r}", place=PLACE, hint=EXAMPLE)
         usd = float(match[1].replace("_", ""))
-        if not (math.isfinite(usd) and usd > 0):
-            raise InputError(f"the price of {name[:60]} must be above 0, got {value[:60]}", place=PLACE)
+        if not 0 < usd <= MOST:
+            raise InputError(
+                f"the price of {name[:60]} must be above 0 and at most ${MOST:,.0f} an hour, got {value[:60]}",
+                place=PLACE,
+            )
         if gpu in found:
             raise InputError(f"the price of {gpu} is given twice", place=PLACE, hint="remove one")
         found[gpu] = Price(usd, "yours")
@@ -80,3 +83,8 @@ def prices_for(gpus: Sequence[GPUSpec], given: dict[str, Price]) -> tuple[dict[s
     if missing and len(missing) == len(names):
         notes.append("no prices are known: the fewest GPUs count as cheapest")
     return prices, notes
+
+
+def dollars(amount: float) -> str:
+    """An amount as people read it: $12.50, and three digits of cents and less."""
+    return f"${amount:,.2f}" if amount >= 0.1 else f"${amount:.3g}"

@@ -22,6 +22,7 @@ MAX_GPUS = 16
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 WORDS = (".yaml", ".yml")
 MOST_GPUS = 4096
+MOST_RATE = 1e6  # requests a second: no trace comes near
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,10 @@ def ask(
     known, notes = prices_for(cards, parse_prices(prices))
     if not 1 <= max_gpus <= MOST_GPUS:
         raise InputError(f"expected 1 to {MOST_GPUS} GPUs, got {max_gpus}", place=Place(key="--max-gpus"))
-    if rate is not None and not 0 < rate < 1e6:
-        raise InputError(f"expected requests a second above 0, got {rate:g}", place=Place(key="--rate"))
+    if rate is not None and not 0 < rate <= MOST_RATE:
+        raise InputError(
+            f"expected requests a second above 0 and at most {MOST_RATE:,.0f}, got {rate:g}", place=Place(key="--rate")
+        )
     workload = _workload(model, traffic, cards[0], settings, seed)
     limits = parse_slo(slo) if slo is not None else limits_of(workload.slo.plain())
     if not limits:

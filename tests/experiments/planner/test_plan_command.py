@@ -43,11 +43,23 @@ def test_json_and_the_guide(traffic: Path) -> None:
 def test_a_manifest_alone_on_stdout_or_in_a_file(traffic: Path, tmp_path: Path) -> None:
     arguments = ("llama-3-8b", "--traffic", traffic, *SLO, *QUICK, "--emit", "kubernetes")
     done = bench(*arguments)
-    workload, service = YAML(typ="safe").load_all(done.stdout)
+    workload, service, _claim = YAML(typ="safe").load_all(done.stdout)
     assert workload["kind"] == "Deployment" and service["kind"] == "Service" and "candidates" in done.stderr
     out = tmp_path / "deploy" / "x.yaml"
     written = bench(*arguments, "--out", out)
     assert out.read_text("utf-8") == done.stdout and "candidates" in written.stdout
+
+
+def test_the_head_says_what_the_rate_was_counted_from_and_the_answer_where_weights_come_from(traffic: Path) -> None:
+    done = bench(
+        "llama-3-8b", "--traffic", traffic, *SLO, *QUICK[:2], *QUICK[4:], "--quantization", "fp8", "--rate", "30"
+    )
+    assert done.exit_code == 0, done.output
+    head = next(line for line in done.stdout.splitlines() if line.startswith("traffic"))
+    assert "30 requests/s (" in head and " requests in " in head and "/s before --rate)" in head
+    assert "weights: vLLM makes fp8 of the 16-bit checkpoint while it loads" in done.stdout
+    plain = bench("llama-3-8b", "--traffic", traffic, *SLO, *QUICK)
+    assert "before --rate" not in plain.stdout and "weights: vLLM" not in plain.stdout
 
 
 def test_nothing_found_ends_with_1(traffic: Path) -> None:
@@ -78,6 +90,15 @@ def test_a_trace_and_the_slo_of_a_workload(traffic: Path) -> None:
         (["llama-3-8b", "--traffic", "T", "--slo", "ttft=5"], "--slo ttft: expected a unit after 5"),
         (["llama-3-8b", "--traffic", "T", *SLO, "--gpus", "h1000"], "--gpus: unknown GPU 'h1000'"),
         (["llama-3-8b", "--traffic", "T", *SLO, "--price", "h100=-1"], "--price: the price of h100 must be above 0"),
+        (
+            ["llama-3-8b", "--traffic", "T", *SLO, "--price", "h100=inf"],
+            "above 0 and at most $1,000,000 an hour, got inf",
+        ),
+        (["llama-3-8b", "--traffic", "T", *SLO, "--price", "h100=1e300"], "at most $1,000,000 an hour, got 1e300"),
+        (
+            ["llama-3-8b", "--traffic", "T", *SLO, "--rate", "1e9"],
+            "--rate: expected requests a second above 0 and at most 1,000,000",
+        ),
         (["llama-3-8b", "--traffic", "T", *SLO, "--max-gpus", "0"], "--max-gpus: expected 1 to 4096 GPUs, got 0"),
         (["llama-3-8b", "--traffic", "T", *SLO, "--rate", "nan"], "--rate: expected requests a second above 0"),
         (["llama-3-8b", "--traffic", "T", *SLO, "--quantization", "fp9"], "--quantization: unknown quantization 'fp9'"),

@@ -11,8 +11,10 @@ from ruamel.yaml import YAML
 
 from experiments.planner.candidates import Candidate
 from experiments.planner.emit import TARGETS, Deployment, command, emit
+from experiments.planner.kubernetes import VERSIONS
 from experiments.planner.question import Question
 from experiments.planner.search import resolved
+from sim.presets import NEWEST
 from workloads.errors import InputError
 
 MODEL = "meta-llama/Meta-Llama-3-8B"
@@ -49,6 +51,8 @@ def test_vllm(deployment: Callable[..., Deployment]) -> None:
     }  # fmt: skip
     plain = flags(command(deployment(settings=("engine.kv.prefix_caching=false",))))
     assert "--no-enable-prefix-caching" in plain
+    tree = command(deployment(preset="sglang", settings=("engine.kv.prefix_caching=false",)))
+    assert "--disable-radix-cache" in tree and tree[-4:] == ["--host", "0.0.0.0", "--port", "8000"]
     assert not {"--quantization", "--kv-cache-dtype", "--tensor-parallel-size", "--pipeline-parallel-size"} & set(plain)
 
 
@@ -72,17 +76,18 @@ def test_tensorrt_llm(deployment: Callable[..., Deployment]) -> None:
         "enable_chunked_prefill": False,
         "kv_cache_config": {"dtype": "fp8", "enable_block_reuse": True, "tokens_per_block": 32},
     }
-    assert "put the name of a checkpoint in fp8 in place of" in script, "TensorRT-LLM makes none by itself"
+    assert "a checkpoint in fp8 has to be found or made beforehand" in script, "TensorRT-LLM makes none by itself"
+    assert "put the name of that checkpoint in place of YOUR-ORG/" in script
 
 
 def test_scripts_are_for_a_shell(deployment: Callable[..., Deployment]) -> None:
     hostile = "/models/my model; rm -rf $HOME/'x'"
     script = emit(deployment(model=hostile, quantization="awq-int4"), "vllm")
     remarks = [line for line in script.splitlines() if line.startswith("# ")]
-    assert remarks[:2] == [
-        "# 3 replicas of 1 x h100-sxm",
-        "# in front of them a router that hands out sessions in turn",
-    ]
+    assert remarks[0] == "# 3 replicas of 1 x h100-sxm"
+    assert remarks[1].startswith(
+        "# in front of them a router that hands out sessions in turn and keeps each on its replica"
+    )
     assert "a checkpoint in awq-int4" in remarks[2]
     words = shlex.split(
         "\n".join(line for line in script.splitlines() if not line.startswith("# ")).replace("\\\n", " ")
@@ -95,18 +100,31 @@ def test_kubernetes(deployment: Callable[..., Deployment]) -> None:
     for preset in ("vllm", "sglang", "tensorrt-llm"):
         made = deployment(preset=preset, tensor=2)
         text = emit(made, "kubernetes")
-        workload, service = YAML(typ="safe").load_all(text)
-        assert (workload["kind"], service["kind"]) == ("Deployment", "Service")
+        workload, service, claim = YAML(typ="safe").load_all(text)
+        kinds = ("Deployment", "Service", "PersistentVolumeClaim")
+        assert (workload["kind"], service["kind"], claim["kind"]) == kinds
         spec = workload["spec"]
         pod = spec["template"]["spec"]
         (container,) = pod["containers"]
-        assert spec["replicas"] == 3 and container["resources"]["limits"] == {"nvidia.com/gpu": 2}
+        assert spec["replicas"] == 3 and container["resources"]["limits"]["nvidia.com/gpu"] == 2
+        assert container["image"].endswith(VERSIONS[preset][1]) and "latest" not in text
+        assert "&id" not in text and "*id" not in text
         assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == service["spec"]["selector"]
         assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
         port = container["ports"][0]["containerPort"]
         assert service["spec"]["ports"][0]["targetPort"] == port == container["readinessProbe"]["httpGet"]["port"]
         said = " ".join(container["command"])
         assert all(word in said for word in command(made))
+        mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        held = {volume["name"]: volume for volume in pod["volumes"]}
+        assert mounted.keys() == held.keys() == {"shm", "cache"} and mounted["shm"] == "/dev/shm"
+        assert held["cache"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        assert {"name": "HF_HOME", "value": mounted["cache"]} in container["env"]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container[probe]["httpGet"] == {"path": "/health", "port": port}
+        waits = container["startupProbe"]
+        assert waits["periodSeconds"] * waits["failureThreshold"] >= 1200, "large models load for long"
+        assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}, "no GPUs are to spare"
     amd = emit(deployment(gpu="mi300x"), "kubernetes")
     assert "amd.com/gpu: 1" in amd and "nodeSelector" not in amd.split("apiVersion")[1]
     assert "# choose the nodes with mi300x yourself" in amd
@@ -114,10 +132,47 @@ def test_kubernetes(deployment: Callable[..., Deployment]) -> None:
 
 def test_names_that_kubernetes_does_not_take(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
     for model in ("x/Ünïcode Model!!" + "y" * 300, "***", "/a/b/<script>"):
-        workload, _ = YAML(typ="safe").load_all(emit(deployment(model=model), "kubernetes"))
+        text = emit(deployment(model=model), "kubernetes")
+        workload, *_ = YAML(typ="safe").load_all(text)
         name = workload["metadata"]["name"]
+        assert "mount it into the pods" in text and "PersistentVolumeClaim" not in text and "HF_TOKEN" not in text
         assert 0 < len(name) <= 63 and name.replace("-", "a").isalnum() and name[0].isalnum() and name.isascii()
         assert workload["spec"]["template"]["spec"]["containers"][0]["command"][2] == model
+
+
+def test_images_are_of_the_release_that_the_newest_preset_describes() -> None:
+    for engine, (preset, release) in VERSIONS.items():
+        assert NEWEST[engine] == preset, "a newer preset wants a newer image"
+        assert release.startswith(preset.partition("@")[2] + ".")
+
+
+def test_room_for_the_checkpoint(deployment: Callable[..., Deployment]) -> None:
+    def parts(**options: object) -> tuple[int, int, str]:
+        workload, _, claim = YAML(typ="safe").load_all(emit(deployment(**options), "kubernetes"))
+        asked = workload["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["memory"]
+        room = claim["spec"]["resources"]["requests"]["storage"]
+        return int(asked.removesuffix("Gi")), int(room.removesuffix("Gi")), claim["spec"]["accessModes"][0]
+
+    plain, online, ready = (parts(quantization=mode) for mode in ("auto", "fp8", "awq-int4"))
+    assert plain == online, "FP8 weights are made of the 16-bit checkpoint"
+    assert plain[1] >= 16 * 1.2 and ready[1] < 0.7 * plain[1] and ready[0] < plain[0]
+    assert plain[2] == "ReadWriteMany", "three replicas, on three nodes perhaps"
+
+
+def test_where_quantized_weights_come_from(
+    deployment: Callable[..., Deployment], question: Callable[..., Question]
+) -> None:
+    assert deployment().about_weights() == ""
+    online = deployment(quantization="fp8")
+    assert online.online and "vLLM makes fp8 of the 16-bit checkpoint while it loads" in online.about_weights()
+    assert "# weights: vLLM makes fp8" in emit(online, "vllm") and not online.needs_checkpoint
+    asked = question(model="llama-3-70b", slo="ttft_p95=9s")
+    tight = Candidate("h100-sxm", tensor=1, pipeline=1, preset="vllm", quantization="fp8", kv_dtype="auto")
+    large = Deployment("meta-llama/Meta-Llama-3-70B", resolved(asked, tight, 1024), 1)
+    assert large.needs_checkpoint and "--quantization" not in command(large), "140 GB do not load into 80"
+    assert "does not hold its share of the 16-bit weights" in large.about_weights()
+    native = Deployment("x/y", deployment(quantization="fp8").resolved, 1, native="fp8")
+    assert native.about_weights() == "" and native.served == "x/y"
 
 
 def test_what_cannot_be_emitted(deployment: Callable[..., Deployment]) -> None:
@@ -130,6 +185,8 @@ def test_what_cannot_be_emitted(deployment: Callable[..., Deployment]) -> None:
     ):
         with pytest.raises(InputError, match=says):
             emit(deployment(preset=preset, kv_dtype="int8"), preset)
+    with pytest.raises(InputError, match="no image of SGLang is known for mi300x"):
+        emit(deployment(gpu="mi300x", preset="sglang"), "kubernetes")
     with pytest.raises(InputError, match="a replica of 16 GPUs spans nodes of 8"):
         emit(deployment(tensor=8, pipeline=2), "kubernetes")
     assert set(TARGETS) == {"vllm", "sglang", "tensorrt-llm", "kubernetes"}

@@ -72,7 +72,7 @@ def test_prices_are_read() -> None:
         ("h100=", "expected dollars an hour"),
         ("h100=2€", "expected dollars an hour for h100, got '2€'"),
         ("h100=2/day", "expected dollars an hour"),
-        ("h100=-2", "must be above 0, got -2"),
+        ("h100=-2", "an hour, got -2"),
         ("h100=0", "must be above 0"),
         ("h100=nan", "must be above 0"),
         ("h100=inf", "must be above 0"),
