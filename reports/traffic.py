@@ -72,7 +72,9 @@ class Traffic:
         return {k: v for k, v in asdict(self).items() if v is not None and k != "fingerprint"}
 
 
-def differences(first: Traffic, second: Traffic, data: tuple[RunData | None, RunData | None] = (None, None)) -> list[str]:
+def differences(
+    first: Traffic, second: Traffic, data: tuple[RunData | None, RunData | None] = (None, None)
+) -> list[str]:
     """In what two traffics differ, a phrase each ("requests 200 and 300"); nothing where they are the same.
 
     Args:
@@ -91,7 +93,9 @@ def differences(first: Traffic, second: Traffic, data: tuple[RunData | None, Run
         return found
     if data[0] is not None and data[1] is not None:
         found += _columns(data[0], data[1])
-    return found or [f"lengths, limits or times of requests (fingerprints {first.fingerprint} and {second.fingerprint})"]
+    return found or [
+        f"lengths, limits or times of requests (fingerprints {first.fingerprint} and {second.fingerprint})"
+    ]
 
 
 def _same(name: str, a: Any, b: Any, *, exact: bool) -> bool:

@@ -16,6 +16,7 @@ from reports.html.charts import distribution
 from reports.html.curves import pareto
 from reports.html.scales import Scale, fit, linear_ticks, log_ticks, tick_label
 from reports.html.template import script_json
+from reports.html.timeline_figures import Thinned
 from reports.metrics import summarize
 from reports.percentiles import Distribution
 from reports.run_data import TokenTimes
@@ -106,6 +107,21 @@ def test_data_of_the_figures_is_json(run):
     assert sum(data["ttft"]["y"][0]) == pytest.approx(100, abs=0.5)
     total = sum(data["throughput"]["y"][0]) / len(data["throughput"]["x"])
     assert total == pytest.approx(run.timeline.output_tokens.sum() / run.info["end"], rel=0.02)
+
+
+def test_what_is_left_at_the_end_makes_no_peak():
+    """A request that ends in the last hundredth of a bucket: counts stay, its rate is that of the bucket before it."""
+    run = simulated_run(30, 10, width=0.1)
+    line = run.timeline
+    for left, buckets in ((0.01, len(line.time) - 1), (0.9, len(line.time))):
+        run.info["end"] = float(line.time[-1]) + left * line.width
+        thin = Thinned(run)
+        assert len(thin.time) == buckets
+        for name in ("finished", "steps", "output_tokens"):
+            assert thin.sums(name).sum() == getattr(line, name).sum()
+            assert (thin.rate(name) * thin.span).sum() == pytest.approx(getattr(line, name).sum())
+        assert thin.rate("finished").max() <= 1.2 * line.finished.max() / line.width + 1 / (0.5 * line.width)
+        assert thin.span.sum() == pytest.approx(run.info["end"])
 
 
 def test_hostile_names_stay_text(run):
