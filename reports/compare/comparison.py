@@ -275,6 +275,11 @@ def on_prices(subjects: Sequence[Subject], errors: Sequence[Apart], settings: di
                 f"{pair} are priced by different constants for {_listed(found.apart)}: in the ranges their errors are "
                 f"independent{common}"
             )
+        elif found.known and simulated(first) != simulated(s):
+            one, other = (first, s) if simulated(first) else (s, first)
+            notes.append(
+                f"{one.name!r} is simulated: the errors of its cost model are in the ranges; {other.name!r} was measured"
+            )
         elif not found.known and simulated(first) and simulated(s):
             notes.append(f"{pair} state no errors of their cost models: ranges hold chance alone")
     hosts = settings.get("engine.host")
@@ -285,6 +290,22 @@ def on_prices(subjects: Sequence[Subject], errors: Sequence[Apart], settings: di
             "differences are not of scheduling and memory alone; set it alike to compare these"
         )
     return notes
+
+
+def ranges_told(paired: Sequence[bool], errors: Sequence[Apart]) -> str:
+    """How intervals of pairs of runs were made, in a sentence.
+
+    Args:
+        paired: whether requests were held against the same ones.   errors: of their cost models.
+    """
+    pairs = "paired by request" if all(paired) else "each run drawn by itself"
+    if any(paired) and not all(paired):
+        pairs = "paired by request where the traffic is the same"
+    told = f"Ranges: {LEVEL:.0%} intervals by a bootstrap over blocks of successive requests, {pairs}"
+    if not any(each.known for each in errors):
+        return f"{told}."
+    some = "" if all(each.known for each in errors) else ", where they are known"
+    return f"{told}, and of the cost models' errors{some}."
 
 
 def simulated(subject: Subject) -> bool:

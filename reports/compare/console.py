@@ -43,6 +43,7 @@ def print_sweeps(comparison: SweepComparison, console: Console) -> None:
         table.add_row(*_cells(cells, values[1:], ratios, unit, console))
         last = point.key
     console.print(table)
+    _say(comparison.method, console, "dim")
     for note in comparison.notes:
         _say(f"note: {note}", console, "yellow")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from reports.compare.comparison import (
     figure_of,
     intervals,
     on_prices,
+    ranges_told,
     ratio_of,
     settings_apart,
 )
-from reports.compare.constants import apart
+from reports.compare.constants import Apart, apart
 from reports.run_folder import RUN, read_head, read_run
 from reports.subject import Subject
 from reports.traffic import Traffic, differences
@@ -74,12 +75,13 @@ class SweepComparison:
     Attributes:
         sweeps: the first is the reference.
         rows: one a common point and figure: (point, key, words, unit, better, values, ratios).
-        notes: sentences for the reader.
+        notes: sentences for the reader.   method: how intervals were made; "" where there are none.
     """
 
     sweeps: tuple[Sweep, ...]
     rows: tuple[tuple[Point, str, str, str, str, tuple[float | None, ...], tuple[Ratio, ...]], ...]
     notes: tuple[str, ...]
+    method: str = ""
 
     def plain(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -131,9 +133,9 @@ def compare_sweeps(sweeps: Sequence[Sweep], *, force: bool = False) -> SweepComp
     tables = [{point.key: point for point in sweep.points} for sweep in sweeps]
     common = [key for key in tables[0] if all(key in table for table in tables)]
     if not common:
-        told = "; ".join(f"{s.name}: {s.points[0].label()} …" for s in sweeps)
+        first = "; ".join(f"{s.name}: {s.points[0].label()} …" for s in sweeps)
         raise InputError(
-            f"the sweeps have no point in common ({told})", hint="sweep the same keys over the same values"
+            f"the sweeps have no point in common ({first})", hint="sweep the same keys over the same values"
         )
     apart = {key: found for key in common if (found := _apart([table[key] for table in tables]))}
     if apart and not force:
@@ -143,11 +145,10 @@ def compare_sweeps(sweeps: Sequence[Sweep], *, force: bool = False) -> SweepComp
             f"{tables[0][key].label()}: {'; '.join(found)}",
             hint="--force compares them all the same",
         )
-    rows, prices = [], []
+    rows, told = [], _Prices()
     for key in common:
         points = [table[key] for table in tables]
-        ends, told = _ends(points, [s.name for s in sweeps])
-        prices += told
+        ends = _ends(points, [s.name for s in sweeps], told)
         for figure, words, unit, better in FIGURES:
             values = tuple(figure_of(p.summary, figure) for p in points)
             if sum(v is not None for v in values) < 2:
@@ -161,8 +162,9 @@ def compare_sweeps(sweeps: Sequence[Sweep], *, force: bool = False) -> SweepComp
     if only:
         notes.append(f"{len(common)} points in common; others are drawn in the curves only")
     notes += [f"{s.name}: {s.missing} points are missing or failed" for s in sweeps if s.missing]
-    notes += dict.fromkeys(prices)
-    return SweepComparison(tuple(sweeps), tuple(rows), tuple(notes))
+    notes += dict.fromkeys(told.notes)
+    method = ranges_told(told.paired, told.errors) if told.paired else ""
+    return SweepComparison(tuple(sweeps), tuple(rows), tuple(notes), method)
 
 
 def _apart(points: Sequence[Point]) -> list[str]:
@@ -186,23 +188,33 @@ def _traffic(folder: Path | None, summary: dict[str, Any]) -> Traffic:
     return Subject.of(read_head(folder)).traffic
 
 
-def _ends(points: Sequence[Point], names: Sequence[str]) -> tuple[list[dict[str, tuple[float, float]]], list[str]]:
-    """Intervals of the ratios of each other point, where the run folders of both are there, and what to know of them."""
+@dataclass(slots=True)
+class _Prices:
+    """What is to be told of the intervals of all points: how they were paired, what they hold, and sentences."""
+
+    paired: list[bool] = field(default_factory=list)
+    errors: list[Apart] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _ends(points: Sequence[Point], names: Sequence[str], told: _Prices) -> list[dict[str, tuple[float, float]]]:
+    """Intervals of the ratios of each other point, where the run folders of both are there."""
     if points[0].folder is None:
-        return [{} for _ in points[1:]], []
+        return [{} for _ in points[1:]]
     first = _subject(points[0], names[0])
     found: list[dict[str, tuple[float, float]]] = []
-    notes = []
     for point, name in zip(points[1:], names[1:], strict=True):
         if point.folder is None:
             found.append({})
             continue
         other = _subject(point, name)
         settings = settings_apart((first, other))
-        errors = apart(first, other, settings, LEVEL)
-        found.append(intervals(first, other, _pairs(first, other), errors))
-        notes += on_prices((first, other), (errors,), settings)
-    return found, notes
+        errors, paired = apart(first, other, settings, LEVEL), _pairs(first, other)
+        found.append(intervals(first, other, paired, errors))
+        told.paired.append(paired)
+        told.errors.append(errors)
+        told.notes += on_prices((first, other), (errors,), settings)
+    return found
 
 
 def _subject(point: Point, name: str) -> Subject:

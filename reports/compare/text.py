@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from reports.compare.bootstrap import LEVEL
-from reports.compare.comparison import BETTER, SAME, WORSE, Comparison, Ratio
+from reports.compare.comparison import BETTER, SAME, WORSE, Comparison, Ratio, ranges_told
 from reports.compare.sweeps import SweepComparison
 from reports.wording import clean, number, setting, share
 
@@ -41,14 +40,7 @@ def method(comparison: Comparison) -> str:
     """How the intervals were made, in a sentence; nothing where there are none."""
     if not any(r.low is not None for row in comparison.rows for r in row.ratios):
         return ""
-    pairs = "paired by request" if all(comparison.paired) else "each run drawn by itself"
-    if any(comparison.paired) and not all(comparison.paired):
-        pairs = "paired by request where the traffic is the same"
-    chance = f"Ranges: {LEVEL:.0%} intervals by a bootstrap over blocks of successive requests, {pairs}"
-    if not any(errors.known for errors in comparison.errors):
-        return f"{chance}."
-    some = "" if all(errors.known for errors in comparison.errors) else ", where they are known"
-    return f"{chance}, and of the cost models' errors{some}."
+    return ranges_told(comparison.paired, comparison.errors)
 
 
 def markdown(comparison: Comparison) -> str:
@@ -85,7 +77,7 @@ def markdown_sweeps(comparison: SweepComparison) -> str:
         for value, ratio in zip(values[1:], ratios, strict=True):
             cells += [told_value(value, unit), told_change(ratio), _mark(ratio)]
         lines.append(_line(cells))
-    lines += ["", *(f"- {_md(note)}" for note in comparison.notes)]
+    lines += ["", *(f"- {_md(note)}" for note in [*filter(None, [comparison.method]), *comparison.notes])]
     return "\n".join(lines) + "\n"
 
 

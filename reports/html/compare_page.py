@@ -54,7 +54,7 @@ def render_sweep_comparison(comparison: SweepComparison) -> str:
             }
         )
         last = point.key
-    return _render("sweeps", heads, rows, charts, [], comparison.notes, "")
+    return _render("sweeps", heads, rows, charts, [], comparison.notes, comparison.method)
 
 
 def _render(

@@ -77,7 +77,9 @@ def test_measured_beside_simulated(two: tuple[Path, Path], tmp_path: Path) -> No
     write_vllm_result(read_run(two[1]), tmp_path / "v.json", detailed=True)
     done = bench("compare", two[0], tmp_path / "v.json", "--name", "simulated", "--name", "measured", "--json")
     assert done.exit_code == 0, done.output
-    assert [r["name"] for r in json.loads(done.stdout)["runs"]] == ["simulated", "measured"]
+    found = json.loads(done.stdout)
+    assert [r["name"] for r in found["runs"]] == ["simulated", "measured"]
+    assert any("'simulated' is simulated: the errors of its cost model are in the ranges" in n for n in found["notes"])
 
 
 def test_files_with_several_runs(two: tuple[Path, Path], tmp_path: Path) -> None:
@@ -104,6 +106,7 @@ def test_sweeps(write: Callable[..., Path], tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "worse" in done.stdout
     assert "priced by different constants for attention" in " ".join(done.stdout.split())
+    assert "and of the cost models' errors." in " ".join(done.stdout.split())
     assert (tmp_path / "s.html").read_text("utf-8").count("<svg") == 4
     mixed = bench("compare", tmp_path / "a", next((tmp_path / "b" / "points").iterdir()))
     assert mixed.exit_code == 2
