@@ -11,7 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from experiments.load_response import mean_shape
-from experiments.propagation import FRONT, Mix
+from experiments.propagation import DEPLOYMENT, FRONT, Mix
 from sim.cost.base import StepShape
 from sim.cost.coverage import FIXED, class_of
 
@@ -22,8 +22,11 @@ _USUAL = StepShape(8, 8192, ((4096, 0),), 9)
 """A step beyond all captured graphs: what it costs depends on model, GPU, modes and constants, not on how batches are made."""
 
 
-def error_parts(mix: Mix, data: RunData, summary: dict) -> dict[str, Any]:
+def error_parts(mix: Mix, data: RunData, summary: dict, deployment: str = "") -> dict[str, Any]:
     """What a run keeps of its classes.
+
+    Args:
+        deployment: what tells machine and engine from others.
 
     Returns:
         {"priced": class → digest of what prices it, "shares": latency → class → its part of the error}. Squares of the parts
@@ -43,7 +46,10 @@ def error_parts(mix: Mix, data: RunData, summary: dict) -> dict[str, Any]:
         "ttft": _behind(front, summary.get("mean_ttft_ms"), mixed),
         "e2el": _behind(front, summary.get("mean_e2el_ms"), steps),
     }
-    return {"priced": _priced(mix.cost), "shares": {name: _parts(mix, found) for name, found in shares.items()}}
+    return {
+        "priced": _priced(mix.cost) | {DEPLOYMENT: deployment},
+        "shares": {name: _parts(mix, found) for name, found in shares.items()},
+    }
 
 
 def _behind(front: float, latency: float | None, steps: dict[str, float]) -> dict[str, float]:
@@ -54,7 +60,7 @@ def _behind(front: float, latency: float | None, steps: dict[str, float]) -> dic
 
 
 def _parts(mix: Mix, shares: dict[str, float]) -> dict[str, float]:
-    errors = {kind: share * mix.deviations.get(kind, 0.0) for kind, share in shares.items()}
+    errors = mix.parts(shares)
     whole = sum(error**2 for error in errors.values()) ** 0.5
     return {kind: round(error / whole, 6) for kind, error in errors.items() if error > 1e-3 * whole} if whole else {}
 

@@ -1,9 +1,11 @@
 """What the cost model's own errors do to a run: the run again, with a cost model that errs.
 
-The errors of an operator class are systematic: one draw for a whole run, which does not average out over its steps.
+The errors of an operator class are systematic: one draw for a whole run, which does not average out over its steps. So is
+what the deployment makes of all of them (`experiments.propagation`).
 
 **By default** there are two more runs, in which every step takes `exp(±1.28 σ)` times as long, σ being the deviation of
-that step: the root of the sum of squares of (share of the class in the step × deviation of the class). They bound 80 %.
+that step: the root of the sum of squares of the deployment's deviation and of (share of the class in the step × deviation of the
+class). They bound 80 %.
 A long workload is not run again as a whole: its first requests (2.5 %, at least 150) are, without errors and with
 `exp(1.28 σ)`, and the ratio between the two is taken, upwards and downwards. A few requests do not show how an open load
 piles up behind slower steps: `experiments.load_response` says it from the run's mean step, and the wider of the two holds.
@@ -68,7 +70,7 @@ def add_spread(
     if not known or not data.info.get("complete", True) or not len(data.requests):
         return
     found = _drawn(resolved, data, summary, draws, tell) if draws else _quick(resolved, data, summary, tell)
-    data.info[SPREAD] = found | error_parts(_mix(resolved, data), data, summary)
+    data.info[SPREAD] = found | error_parts(_mix(resolved, data), data, summary, _deployment(resolved))
     summary["interval"] = uncertain(data, summary, distributions(data), met_slo(data))
 
 
@@ -175,6 +177,12 @@ def rows_to_repeat(requests: int, steps: int) -> int:
     return min(max(int(min(max(PART, SHARE * requests), most)), 1), requests)
 
 
+def _deployment(resolved: Resolved) -> str:
+    """Two runs with the same text here are taken to be on one machine and one build of the engine."""
+    engine = resolved.engine
+    return f"{resolved.gpu.name} {engine.host} {engine.parallel}"
+
+
 def _mix(resolved: Resolved, data: RunData) -> Mix:
     mean = mean_shape(data)
     return Mix(resolved.cost, mean and mean[0]._replace(chunks=()))
@@ -192,7 +200,7 @@ def _drawn(
     for draw in range(draws):
         again = _reseeded(resolved, draw + 1) if synthetic else resolved
         factors = {kind: column[draw] for kind, column in errors.items()}
-        found.append(_summary(again, mix.erring(lambda shares, factors=factors: _weighted(shares, factors))))
+        found.append(_summary(again, mix.erring(lambda shares, factors=factors: mix.weighted(shares, factors))))
         tell(draw + 1, draws)
     figures = {key: _quantiles(base.get(key), [f.get(key) for f in found], key) for key in FIGURES}
     spread = {"method": "draws", "draws": draws, "traffic": synthetic, "figures": _filled(figures)}
@@ -228,10 +236,6 @@ def _summary(resolved: Resolved, cost: ErringCost | None) -> dict:
     if not data.info["complete"]:
         raise KeyboardInterrupt
     return summarize(data, with_intervals=False)
-
-
-def _weighted(shares: Mapping[str, float], factors: Mapping[str, float]) -> float:
-    return sum(share * factors[kind] for kind, share in shares.items())
 
 
 # From figures of the runs to an interval

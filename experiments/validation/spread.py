@@ -72,7 +72,9 @@ def spread_of(point: Any, resolved: Any, data: Any, figures: Mapping[str, float]
     if not hasattr(resolved.cost, "uncertainty"):
         return {}
     mean = mean_shape(data)
-    mix = Mix(resolved.cost, mean and mean[0]._replace(chunks=()))
+    mix = Mix(
+        resolved.cost, mean and mean[0]._replace(chunks=()), elsewhere=0.0
+    )  # `unstated` has what a row leaves open
     if point.kind == OPEN_LOOP:
         return _queued(point, resolved, mix, figures)
     found = deviations(point, data, mix, figures.get("ttft_ms_mean", 0.0) * 1e-3)

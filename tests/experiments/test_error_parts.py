@@ -48,13 +48,13 @@ def test_squares_of_the_parts_sum_to_one(base: tuple) -> None:
 @pytest.mark.parametrize(
     ("changes", "independent", "common"),
     [
-        ({"engine.scheduler.max_num_batched_tokens": 512}, set(), {"linear", "attention_decode", "host"}),
+        ({"engine.scheduler.max_num_batched_tokens": 512}, set(), {"linear", "attention_decode", "host", "deployment"}),
         ({"engine.scheduler.max_num_seqs": 700}, set(), {"linear", "attention_decode", "host"}),
-        ({"engine.quantization": "fp8"}, {"linear"}, {"attention_decode", "host", "front end"}),
+        ({"engine.quantization": "fp8"}, {"linear"}, {"attention_decode", "host", "front end", "deployment"}),
         ({"engine.kv.dtype": "fp8"}, {"attention_decode"}, {"linear", "host"}),
         ({"backend.gpu": "a100-sxm"}, {"linear", "attention_decode", "host"}, set()),
-        ({"backend.gpu": "h200-sxm"}, {"linear", "attention_decode"}, set()),
-        ({"engine.preset": "sglang"}, {"linear", "attention_decode", "host"}, {"elementwise"}),
+        ({"backend.gpu": "h200-sxm"}, {"linear", "attention_decode", "deployment"}, set()),
+        ({"engine.preset": "sglang"}, {"linear", "attention_decode", "host", "deployment"}, {"elementwise"}),
         ({"model": "meta-llama/Llama-2-7b-hf"}, {"linear", "attention_decode"}, {"host", "elementwise"}),
     ],
 )
@@ -75,7 +75,8 @@ def test_other_constants_widen_ranges_and_common_ones_cancel(base: tuple) -> Non
         subject({"engine.scheduler.max_num_seqs": 12}, "alike")[1],
         subject({"backend.gpu": "a100-sxm"}, "gpu")[1],
     )
-    assert width(alike) < 0.1 < 0.3 < width(gpu)
+    assert 2 * width(alike) < width(gpu)  # what is common to both still fills one of them up more
+    assert width(gpu) > 0.6
 
 
 @pytest.mark.parametrize("changes", [{"engine.quantization": "fp8"}, {"backend.gpu": "a100-sxm"}])
@@ -91,13 +92,13 @@ def test_factors_are_those_of_runs_with_drawn_errors(base: tuple, changes: dict)
         summaries = []
         for (resolved, _), mix, drawn in zip(sides, mixes, draws, strict=True):
             factors = {kind: values[trial] for kind, values in drawn.items()}
-            cost = mix.erring(lambda shares, f=factors: sum(share * f[kind] for kind, share in shares.items()))
+            cost = mix.erring(lambda shares, f=factors: Mix.weighted(shares, f))
             summaries.append(summarize(runner.run(replace(resolved, cost=cost)), with_intervals=False))
         for key, values in ratios.items():
             values.append(log(summaries[1][key] / summaries[0][key]))
     for key, values in ratios.items():
         said = log(found.factors[key][1] / found.factors[key][0]) / 2 / 1.96
-        widest = 1.35 if "tpot" in key else 2.0  # of the first token a part is a queue, which is not of first order
+        widest = 1.5 if "tpot" in key else 2.0  # of the first token a part is a queue, which is not of first order
         assert 0.75 < said / float(np.std(values)) < widest, key
 
 
@@ -122,8 +123,8 @@ def test_runs_that_do_not_say_what_their_error_is_made_of(base: tuple) -> None:
     scheduler, gpu = ({"engine.scheduler.max_num_seqs": 12}, {"backend.gpu": "a100-sxm"})
     one, near, far = older(base[1]), older(subject(scheduler, "near")[1]), older(subject(gpu, "far")[1])
     near_ends, far_ends = (compare([one, s]).errors[0].factors["mean_tpot_ms"] for s in (near, far))
-    assert near_ends[1] / near_ends[0] < 1.1
-    assert far_ends[1] / far_ends[0] > 1.4
+    assert near_ends[1] / near_ends[0] < 1.3
+    assert far_ends[1] / far_ends[0] > 1.8
 
 
 NO_SPREADS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from math import exp, log
+from math import exp, hypot, log
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +15,7 @@ from simulate import run, workload
 from experiments import intervals, runner
 from experiments.intervals import ErringCost, Mix, add_spread, drawn_errors, rows_to_repeat
 from experiments.load_response import respond
+from experiments.propagation import DEPLOYMENT, ELSEWHERE, FRONT
 from reports.metrics import summarize
 from reports.uncertainty import FIGURES, Z, interval_of
 from sim.cost.base import StepShape
@@ -81,7 +82,7 @@ def test_a_trace_has_no_chance_in_simulation(tmp_path: Path) -> None:
 def test_a_closed_loop_is_as_uncertain_as_its_steps() -> None:
     summary, _ = spread(SHORT | {"load": {"mode": "closed", "concurrency": 32}})
     resolved = runner.resolve(workload(SHORT))
-    sigma = resolved.cost.step_uncertainty(StepShape(32, 32 * 600, (), 32))
+    sigma = hypot(resolved.cost.step_uncertainty(StepShape(32, 32 * 600, (), 32)), ELSEWHERE)
     assert width(summary, "output_throughput") > 2 * Z * sigma * 0.9
     assert width(summary, "mean_tpot_ms") == pytest.approx(2 * Z * sigma, rel=0.5)
 
@@ -149,7 +150,9 @@ def test_draws_hold_errors_and_traffic_together() -> None:
     low, high = interval_of(summary, "mean_tpot_ms")
     assert low <= summary["mean_tpot_ms"] <= high
     quick, also = spread(SHORT)
-    assert info["cost_spread"]["cost"] == also["cost_spread"]["figures"], "without the traffic's chance, for comparisons"
+    assert info["cost_spread"]["cost"] == also["cost_spread"]["figures"], (
+        "without the traffic's chance, for comparisons"
+    )
     assert width(summary, "mean_tpot_ms") == pytest.approx(width(quick, "mean_tpot_ms"), rel=0.6)
 
 
@@ -163,9 +166,17 @@ def test_an_erring_cost_changes_every_price_by_its_factor() -> None:
     assert (line.low, line.high, line.slope) == (plain.low, plain.high, 2 * plain.slope)
     assert slower.front_end.base == 2 * cost.front_end.base
     assert sum(mix.of(mixed).values()) == pytest.approx(1)
-    assert mix.deviation(mix.of(StepShape(24, 24 * 400, (), 24))) == pytest.approx(
-        cost.step_uncertainty(StepShape(24, 24 * 400, (), 24)), rel=0.15
-    )
+    step = StepShape(24, 24 * 400, (), 24)
+    of_operators = Mix(cost, elsewhere=0.0).deviation(mix.of(step))
+    assert of_operators == pytest.approx(cost.step_uncertainty(step), rel=0.15)
+    assert mix.deviation(mix.of(step)) == pytest.approx(hypot(of_operators, ELSEWHERE))
+    assert mix.deviation({FRONT: 1.0}) == mix.deviations[FRONT]
+
+
+def test_the_deployment_errs_for_all_of_a_step_and_not_for_the_front_end() -> None:
+    factors = {"linear": 1.1, "host": 0.9, FRONT: 1.5, DEPLOYMENT: 2.0}
+    assert Mix.weighted({"linear": 0.5, "host": 0.5}, factors) == pytest.approx(2.0)
+    assert Mix.weighted({FRONT: 1.0}, factors) == 1.5
 
 
 def test_only_the_class_that_errs_counts() -> None:
