@@ -64,7 +64,7 @@ def _overload(sweep: Sweep, series: str) -> str:
     found = sweep.series[series]
     names = [setting(point["settings"].get(sweep.axis), 40) for _, point in found]
     labels = [(point["summary"].get("saturation") or {}).get("label", "unknown") for _, point in found]
-    return saturation_along(clean(sweep.axis.rpartition(".")[2], 40), names, labels, ordered=sweep.loaded)
+    return saturation_along(sweep.word, names, labels, ordered=sweep.loaded)
 
 
 def _figure(summary: dict, key: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from reports.html.curves import Curve, Spot
 from reports.knee import LOAD_KEYS, Knee, find_knee
 from reports.saturation import OVERLOADED
 from reports.uncertainty import interval_of
-from reports.wording import clean, number, setting, settings_told
+from reports.wording import clean, number, setting, settings_told, short_keys
 
 MOST_SERIES, MOST_BANDS = 16, 4
 TABLE = (
@@ -26,6 +26,7 @@ class Sweep:
     Attributes:
         axis: the key on x.   loaded: whether it drives the load.
         ticks: (place, text) where x is not a number, else None.
+        word: the key on x in short.
         series: name to points, each (x, point), by ascending x; failed points are left out.
     """
 
@@ -35,6 +36,7 @@ class Sweep:
         driving = [key for key in LOAD_KEYS if key in numeric] or [a for a in numeric if a.startswith("load.")]
         self.axis = (driving or numeric or list(axes) or [""])[0]
         self.loaded = self.axis in driving
+        self.word = clean(short_keys(axes).get(self.axis, ""), 40)
         others = [a for a in axes if a != self.axis]
         self.ticks = None
         places: dict[str, int] = {}
@@ -61,7 +63,7 @@ class Sweep:
 
     def headed(self, what: str) -> str:
         """Title of a figure of `what` over the axis."""
-        return f"{what} against load" if self.loaded else f"{what} by {clean(self.axis.rpartition('.')[2], 40)}"
+        return f"{what} against load" if self.loaded else f"{what} by {self.word}"
 
     def curve(self, name: str, shade: int, x: Take, y: Take, dash: str = "", title: str = "", key: str = "") -> Curve:
         """A curve of a series.
@@ -85,7 +87,7 @@ class Sweep:
         """What a point is called."""
         if name == "all" and self.ticks is not None:
             return setting(point["settings"].get(self.axis), 40)
-        value = f"{self.axis.rpartition('.')[2]} {setting(point['settings'].get(self.axis), 40)}"
+        value = f"{self.word} {setting(point['settings'].get(self.axis), 40)}"
         return value if name == "all" else f"{value}, {name}"
 
     def curves(self, x: Take, y: Take, key: str = "") -> list[Curve]:

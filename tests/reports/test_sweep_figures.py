@@ -57,6 +57,17 @@ def test_one_configuration() -> None:
     assert [spot.y for spot in waste.spots] == pytest.approx([3.0] * 7)
 
 
+def test_keys_that_end_alike_are_told_apart() -> None:
+    axes = ["engine.scheduler.name", "backend.name"]
+    points = [
+        {"settings": {axes[0]: s, axes[1]: b}, "summary": summary(5.0)} for s in ("a", "b") for b in ("sim", "torch")
+    ]
+    found = Sweep(points, axes)
+    assert list(found.series) == ["backend.name sim", "backend.name torch"]
+    assert found.title("backend.name sim", points[0]) == "scheduler.name a, backend.name sim"
+    assert plots(found)["throughput"].title.endswith("by scheduler.name")
+
+
 def test_overloaded_points_are_rings_and_said() -> None:
     found = plots(sweep())
     assert [spot.hollow for spot in found["throughput"].lines[0].spots] == [False] * 5 + [True] * 2
