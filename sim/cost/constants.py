@@ -160,7 +160,8 @@ class HostConstants:
     Attributes:
         exposed_ms: of a step that nothing hides, by tensor-parallel degree. exposed_row_us: the same of each sequence.
         schedule_ms, row_us: planning and bookkeeping of a step, and of each of its sequences; hidden behind the device
-            where the engine overlaps the two.
+            where the engine overlaps the two. serial_row_us: besides, of each sequence, where it does not: there tokens
+            come back, and are taken in, between two steps.
         kernel_launch_us: one operation of the framework outside a CUDA graph, with what Python takes.
         wait_us: by which the ranks of a group miss each other at an all-reduce, by tensor-parallel degree. Kernel timings,
             taken back to back, have them meet.
@@ -173,6 +174,7 @@ class HostConstants:
     kernel_launch_us: float
     source: str
     exposed_row_us: float = 0.0
+    serial_row_us: float = 0.0
     error: float = 0.0
     wait_us: dict[str, float] = field(default_factory=dict)
 

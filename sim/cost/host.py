@@ -81,8 +81,9 @@ class Host:
     @classmethod
     def of(cls, constants: HostConstants, tp: int, overlapped: bool) -> Host:
         """From a constants section."""
+        row = constants.row_us + (0.0 if overlapped else constants.serial_row_us)
         return cls(
-            constants.exposed(tp), constants.schedule_ms * 1e-3, constants.row_us * 1e-6,
+            constants.exposed(tp), constants.schedule_ms * 1e-3, row * 1e-6,
             constants.kernel_launch_us * 1e-6, overlapped, constants.source, constants.exposed_row_us * 1e-6,
             constants.error,
         )  # fmt: skip
