@@ -223,5 +223,5 @@ def test_calibrating_narrows_the_interval_and_ends_the_warning(tmp_path):
     widths = [
         log(high / low) for low, high in (r["summary"]["interval"]["figures"]["mean_tpot_ms"] for r in (before, after))
     ]
-    assert widths[1] < 0.5 * widths[0]
+    assert widths[1] < 0.8 * widths[0]  # what deployments of one engine differ by stays
     assert [any("kernels of l40s" in w for w in r["warnings"]) for r in (before, after)] == [True, False]
