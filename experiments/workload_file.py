@@ -134,9 +134,8 @@ def point_workload(workload: Workload, values: Mapping[str, Any]) -> Workload:
         InputError: this combination is impossible.
     """
     source = workload.source
-    place = source.place("sweep")
-    drop = Override(("sweep",), None, place)
-    settings = [Override(split_key(key), value, replace(place, key=f"sweep.{key}")) for key, value in values.items()]
+    drop = Override(("sweep",), None, source.place("sweep"))
+    settings = [Override(split_key(key), value, source.place(f"sweep.{key}")) for key, value in values.items()]
     return build_workload(replace(source, overrides=(*source.overrides, drop, *settings)))
 
 

@@ -321,12 +321,16 @@ def test_an_axis_is_given_once(workload: Path) -> None:
     done = bench("sweep", workload, "--over", "seed=1,2", "--over", "seed=3,4")
     assert done.exit_code == 2 and "--over: seed: given twice" in done.output
     for wrong, said in (
-        ("load.concurency=1,2", "--over: load.concurency: unknown key 'concurency' in load (did you mean concurrency?)"),
+        (
+            "load.concurency=1,2",
+            "--over: load.concurency: unknown key 'concurency' in load (did you mean concurrency?)",
+        ),
         ("load.concurrency=1..", "--over: load.concurrency: expected a list"),
         ("load.concurrency=", "--over: expected KEY=VALUES"),
         ("=1,2", "--over: expected KEY=VALUES"),
         ("seed", "--over: expected KEY=VALUES"),
         ("load..concurrency=1,2", "--over: load..concurrency: "),
+        ("model=nobodys/model,other/model", "--over: model: "),
     ):
         done = bench("sweep", workload, "--over", wrong)
         assert done.exit_code == 2 and said in done.output and "--set" not in done.output, wrong
@@ -339,3 +343,11 @@ def test_what_a_killed_sweep_left_half_written_goes(workload: Path, runner: Fake
     (out / "points" / ".000.0a1b2c3d.partial").mkdir()
     assert bench("sweep", workload, "--over", "seed=1,2,3", "--out", out).exit_code == 0
     assert not list(out.rglob(".*.partial"))
+
+
+def test_a_point_that_cannot_run_names_where_its_value_was_given(workload: Path, tmp_path: Path) -> None:
+    over = ("--over", "engine.kv.prefix_caching=true,false", "--set", "engine.scheduler.name=static")
+    done = bench("sweep", workload, *over, "--out", tmp_path / "out", "--workers", "1")
+    assert done.exit_code == 0, done.output
+    failed = next(line for line in done.output.splitlines() if line.startswith("failed: "))
+    assert "prefix_caching true: --over: engine.kv.prefix_caching: true cannot be" in failed
