@@ -38,7 +38,7 @@ class Model:
     @property
     def recordable(self) -> bool:
         """Whether decode steps may be recorded: not with experts that are layers of their own, whom tokens visit by number."""
-        apart = any(isinstance(layer.mlp, Experts) and isinstance(layer.mlp.down, tuple) for layer in self.parameters.layers)
+        apart = any(isinstance(layer.mlp, Experts) and layer.mlp.apart for layer in self.parameters.layers)
         return self.operators.recordable and not apart
 
     @torch.inference_mode()
@@ -86,7 +86,7 @@ class Model:
         ops, mlp = self.operators, layer.mlp
         if isinstance(mlp, Experts):
             top_k, renormalise = self.architecture.spec.experts_per_token, self.architecture.renormalise
-            if isinstance(mlp.down, tuple):
+            if mlp.apart:
                 return quantized_experts(ops, x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
             return ops.experts(x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
         return ops.linear(ops.silu_mul(ops.linear(x, mlp.gate_up)), mlp.down)

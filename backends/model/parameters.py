@@ -9,7 +9,7 @@ from torch import Tensor
 
 from backends.model.architecture import Architecture
 from backends.ops.base import Dense
-from backends.quantization.base import QuantizedLinear
+from backends.quantization.base import QuantizedBank, QuantizedLinear
 
 Linear = Dense | QuantizedLinear
 """A linear layer, quantized or not."""
@@ -27,12 +27,17 @@ class GatedMLP:
 class Experts:
     """Routed SwiGLU experts: `gate_up` [experts, 2 × width, hidden], `down` [experts, hidden, width].
 
-    Where they are quantized, each is a linear layer of its own.
+    Where they are quantized they are banks, or, where their layouts differ, each is a linear layer of its own.
     """
 
     router: Dense
-    gate_up: Tensor | tuple[Linear, ...]
-    down: Tensor | tuple[Linear, ...]
+    gate_up: Tensor | QuantizedBank | tuple[Linear, ...]
+    down: Tensor | QuantizedBank | tuple[Linear, ...]
+
+    @property
+    def apart(self) -> bool:
+        """Whether they have to be run one after the other."""
+        return isinstance(self.gate_up, tuple) or isinstance(self.down, tuple)
 
 
 @dataclass(frozen=True, slots=True)

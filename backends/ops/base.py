@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from backends.quantization.base import QuantizedLinear
+    from backends.quantization.base import QuantizedBank, QuantizedLinear
 
 
 KVScales: TypeAlias = "tuple[float, float] | tuple[Tensor, Tensor]"
@@ -154,7 +154,10 @@ class Operators(Protocol):
     def silu_mul(self, x: Tensor) -> Tensor:
         """`silu(gate) × up` of `x` [T, 2 × width], gate first; computed in float32."""
 
-    def experts(self, x: Tensor, router: Dense, gate_up: Tensor, down: Tensor, top_k: int, renormalise: bool) -> Tensor:
+    def experts(
+        self, x: Tensor, router: Dense, gate_up: Tensor | QuantizedBank, down: Tensor | QuantizedBank, top_k: int,
+        renormalise: bool,
+    ) -> Tensor:  # fmt: skip
         """A mixture of SwiGLU experts: each token visits the `top_k` of highest router probability.
 
         `out[t] = Σ_e p[t, e] × down[e] @ (silu(gate[e] @ x[t]) × up[e] @ x[t])` over the experts e that token t has chosen, where
@@ -163,7 +166,7 @@ class Operators(Protocol):
 
         Args:
             x: [T, width]. router: weight [experts, width]. T may be 0.
-            gate_up: [experts, 2 × expert width, width], gate first. down: [experts, width, expert width].
+            gate_up: [experts, 2 × expert width, width], gate first. down: [experts, width, expert width]. Both may be packed.
             renormalise: whether the probabilities of the chosen are made to add up to 1.
 
         Returns:

@@ -10,8 +10,9 @@ from backends.ops.attention import paged_attention
 from backends.ops.base import Dense, KVScales, PackedBatch, SamplingBatch
 from backends.ops.choose import choose
 from backends.ops.int8_pages import quantised_heads
-from backends.quantization.base import QuantizedLinear
+from backends.quantization.base import QuantizedBank, QuantizedLinear
 from backends.quantization.dequantise import quantized_linear
+from backends.quantization.experts import quantized_experts
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 """Formats of pages with one scale for all of their keys, and one for all of their values."""
@@ -79,7 +80,12 @@ class ReferenceOperators:
         gate, up = x.float().chunk(2, dim=-1)
         return (F.silu(gate) * up).to(x.dtype)
 
-    def experts(self, x: Tensor, router: Dense, gate_up: Tensor, down: Tensor, top_k: int, renormalise: bool) -> Tensor:
+    def experts(
+        self, x: Tensor, router: Dense, gate_up: Tensor | QuantizedBank, down: Tensor | QuantizedBank, top_k: int,
+        renormalise: bool,
+    ) -> Tensor:  # fmt: skip
+        if isinstance(down, QuantizedBank):
+            return quantized_experts(self, x, router, gate_up, down, top_k, renormalise)
         weights, chosen = route(self.linear(x, router), top_k, renormalise)
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         for expert in chosen.unique().tolist():

@@ -17,7 +17,7 @@ and `scale(n, k) = scales[n // rows, k // group]`, times (or over) `outer[n]` wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -155,6 +155,52 @@ class QuantizedLinear:
     def nbytes(self) -> int:
         """Bytes in memory."""
         return sum(tensor.nbytes for tensor in self.tensors())
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedBank:
+    """Matrices of one shape and layout, as experts have them, one below the other: `weight` [experts × outputs, inputs].
+
+    Their inputs are quantized alike, none has outliers, and blocks of scales end with each. `bank[e]` is expert e's, a view.
+    """
+
+    weight: QuantizedWeight
+    experts: int
+    mode: str = ""
+
+    @property
+    def outputs(self) -> int:
+        """Output features of one."""
+        return self.weight.outputs // self.experts
+
+    @property
+    def inputs(self) -> int:
+        """Input features."""
+        return self.weight.inputs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.weight.nbytes
+
+    def __len__(self) -> int:
+        return self.experts
+
+    def __getitem__(self, number: int) -> QuantizedLinear:
+        weight, count = self.weight, self.outputs
+        if not 0 <= number < self.experts:
+            raise IndexError(number)  # which ends a loop over all
+
+        def mine(each: Tensor | None, rows: int = 1) -> Tensor | None:
+            return (
+                each if each is None or len(each) == 1 else each[number * count // rows : (number + 1) * count // rows]
+            )
+
+        part = replace(
+            weight, outputs=count, codes=mine(weight.codes), scales=mine(weight.scales, weight.rows), zeros=mine(weight.zeros),
+            outer=mine(weight.outer), table=mine(weight.table), rows=min(weight.rows, count),
+        )  # fmt: skip
+        return QuantizedLinear((part,), None, self.mode)
 
 
 def shape_of(part: QuantizedWeight | Dense) -> tuple[int, int]:

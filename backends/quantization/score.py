@@ -86,7 +86,7 @@ def score(reference: Tensor, logits: Tensor, targets: Sequence[int]) -> Scores:
 
 def weights_in_memory(model: Model) -> tuple[int, int, int]:
     """Bytes of all weights; bytes, and number, of those of linear layers inside transformer layers."""
-    from backends.quantization.base import QuantizedLinear
+    from backends.quantization.base import QuantizedBank, QuantizedLinear
     from backends.weights.names import places
 
     everything = sum(each.nbytes for each in places(model.architecture, model.parameters).values())
@@ -97,6 +97,8 @@ def weights_in_memory(model: Model) -> tuple[int, int, int]:
             for one in each if isinstance(each, tuple) else (each,):
                 if isinstance(one, QuantizedLinear):
                     packed += one.nbytes - (one.bias.nbytes if one.bias is not None else 0)
+                elif isinstance(one, QuantizedBank):
+                    packed += one.nbytes
                 else:
                     packed += one.nbytes if isinstance(one, Tensor) else one.weight.nbytes
     kinds = ("attention", "mlp", "expert")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from backends.ops.base import Dense
-from backends.quantization.base import Activation, QuantizedLinear, QuantizedWeight, Sparse
+from backends.quantization.base import Activation, QuantizedBank, QuantizedLinear, QuantizedWeight, Sparse
 
 
 def stacked(parts: Sequence[QuantizedWeight | Dense], bias: Tensor | None, mode: str) -> QuantizedLinear:
@@ -80,16 +80,38 @@ def _equal(a: Tensor | None, b: Tensor | None) -> bool:
     return a is b or (a is not None and b is not None and torch.equal(a, b))
 
 
-def _merged(a: QuantizedWeight, b: QuantizedWeight) -> QuantizedWeight:
-    if _rowwise(a) and _rowwise(b) and a.scales is not None:
-        a, b = _by_row(a), _by_row(b)
+def _merged(*parts: QuantizedWeight) -> QuantizedWeight:
+    """Parts that agree, one below the other."""
+    if all(_rowwise(part) for part in parts) and parts[0].scales is not None:
+        parts = tuple(_by_row(part) for part in parts)
     zeros = None
-    if a.zeros is not None or b.zeros is not None:
-        zeros = torch.cat((_zeros(a), _zeros(b)))
+    if any(part.zeros is not None for part in parts):
+        zeros = torch.cat([_zeros(part) for part in parts])
     return replace(
-        a, outputs=a.outputs + b.outputs, codes=torch.cat((a.codes, b.codes)), scales=_cat(a.scales, b.scales), zeros=zeros,
-        outer=_cat(a.outer, b.outer), table=_cat(a.table, b.table), sparse=_cat_sparse(a, b),
+        parts[0], outputs=sum(part.outputs for part in parts), zeros=zeros, sparse=_cat_sparse(*parts),
+        **{name: _cat([getattr(part, name) for part in parts]) for name in ("codes", "scales", "outer", "table")},
     )  # fmt: skip
+
+
+def banked(layers: Sequence[QuantizedLinear | Dense]) -> QuantizedBank | None:
+    """Experts' layers, without biases, as one; None: their layouts differ, or one has outliers."""
+    parts = [
+        layer.parts[0] if isinstance(layer, QuantizedLinear) and len(layer.parts) == 1 else None for layer in layers
+    ]
+    first = parts[0]
+    for part in parts:
+        alike = isinstance(part, QuantizedWeight) and part.outputs == first.outputs and part.sparse is None
+        if not alike or not _agree(first, part):
+            return None
+    return QuantizedBank(_merged(*parts), len(parts), layers[0].mode)
+
+
+def as_banks(
+    gate_up: Sequence[QuantizedLinear | Dense], down: Sequence[QuantizedLinear | Dense]
+) -> tuple[QuantizedBank, QuantizedBank] | tuple[tuple, tuple]:
+    """Both matrices of all experts, as banks if both can be."""
+    banks = banked(gate_up), banked(down)
+    return banks if None not in banks else (tuple(gate_up), tuple(down))
 
 
 def _by_row(weight: QuantizedWeight) -> QuantizedWeight:
@@ -104,21 +126,24 @@ def _zeros(weight: QuantizedWeight) -> Tensor:
     return torch.full(weight.scales.shape, weight.zero, dtype=torch.int16, device=weight.codes.device)
 
 
-def _cat(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is None or b is None:
+def _cat(parts: Sequence[Tensor | None]) -> Tensor | None:
+    if parts[0] is None:
         return None
-    if a.dtype.itemsize == 1 and a.is_floating_point():  # torch joins no 8-bit floats on every device
-        return torch.cat((a.view(torch.uint8), b.view(torch.uint8))).view(a.dtype)
-    return torch.cat((a, b))
+    if parts[0].dtype.itemsize == 1 and parts[0].is_floating_point():  # torch joins no 8-bit floats on every device
+        return torch.cat([part.view(torch.uint8) for part in parts]).view(parts[0].dtype)
+    return torch.cat(parts)
 
 
-def _cat_sparse(a: QuantizedWeight, b: QuantizedWeight) -> Sparse | None:
-    if a.sparse is None and b.sparse is None:
+def _cat_sparse(*parts: QuantizedWeight) -> Sparse | None:
+    if all(part.sparse is None for part in parts):
         return None
-    first, second = _sparse(a), _sparse(b)
-    starts = torch.cat((first.starts, second.starts[1:] + first.starts[-1]))
-    values = torch.cat((first.values.float(), second.values.float()))
-    return Sparse(starts, torch.cat((first.columns, second.columns)), values)
+    found = [_sparse(part) for part in parts]
+    starts, total = [found[0].starts[:1]], 0
+    for each in found:
+        starts.append(each.starts[1:] + total)
+        total += len(each.columns)
+    values = torch.cat([each.values.float() for each in found])
+    return Sparse(torch.cat(starts), torch.cat([each.columns for each in found]), values)
 
 
 def _sparse(weight: QuantizedWeight) -> Sparse:

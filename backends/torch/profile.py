@@ -135,7 +135,7 @@ def _linears(model: Model, grid: Grid) -> Iterator[tuple[str, str, Calls]]:
         yield "gemm", "bf16", _dense_calls(model, [weights.head], grid, model.operators.logits)
     if experts:
         down = experts[0].down
-        yield "moe", kind_of(down[0]) if isinstance(down, tuple) else "bf16", _expert_calls(model, experts, grid)
+        yield "moe", "bf16" if isinstance(down, torch.Tensor) else kind_of(down[0]), _expert_calls(model, experts, grid)
 
 
 def _shape(layer: Linear) -> tuple[int, int]:
@@ -162,7 +162,7 @@ def _expert_calls(model: Model, layers: list[Experts], grid: Grid) -> Calls:
 
         def call(x=x, turn=cycle(layers)) -> object:
             mlp = next(turn)
-            if isinstance(mlp.down, tuple):
+            if mlp.apart:
                 return quantized_experts(ops, x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
             return ops.experts(x, mlp.router, mlp.gate_up, mlp.down, top_k, renormalise)
 

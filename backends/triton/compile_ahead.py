@@ -32,7 +32,7 @@ TARGETS = {
 }
 """Name → Triton's target, processors (A100, H100, B200, MI300X), and shared memory that a program may have in bytes."""
 
-HOT = ("prefill_kernel", "decode_kernel", "grouped_kernel", "expand_kernel", "scaled_kernel")
+HOT = ("prefill_kernel", "decode_kernel", "grouped_kernel", "grouped_expand_kernel", "expand_kernel", "scaled_kernel")
 """Kernels that must not spill."""
 
 _INSTRUCTIONS = (

@@ -19,6 +19,21 @@ from backends.triton.tiles import experts_tile
 
 
 @triton.jit
+def own_visits(ends_ptr, experts, tile, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Of a program's tile: its expert (beyond the last where nothing is left), its first visit, and the end of the expert's."""
+    expert = tl.arange(0, BLOCK_E)
+    end = tl.load(ends_ptr + expert, mask=expert < experts, other=0)
+    begin = tl.load(ends_ptr + expert - 1, mask=(expert > 0) & (expert < experts), other=0)
+    tiles = tl.cdiv(end - begin, BLOCK_M)
+    tiles = tl.where(expert < experts, tiles, 0)
+    last = tl.cumsum(tiles, axis=0)
+    mine = tl.sum(((last <= tile) & (expert < experts)).to(tl.int32), axis=0)
+    here = (expert == mine).to(tl.int32)
+    first = tl.sum(here * (begin + (tile - last + tiles) * BLOCK_M), axis=0)
+    return mine, first, tl.sum(here * end, axis=0)
+
+
+@triton.jit
 def grouped_kernel(
     x_ptr, weight_ptr, out_ptr, ends_ptr, order_ptr, share_ptr, experts, outputs, inputs, top_k, x_row, w_expert, w_row,
     GATED: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -33,17 +48,8 @@ def grouped_kernel(
         ends_ptr: [experts], visits of all experts up to and including each.
     """
     tile, block = tl.program_id(0), tl.program_id(1)
-    expert = tl.arange(0, BLOCK_E)
-    end = tl.load(ends_ptr + expert, mask=expert < experts, other=0)
-    begin = tl.load(ends_ptr + expert - 1, mask=(expert > 0) & (expert < experts), other=0)
-    tiles = tl.cdiv(end - begin, BLOCK_M)
-    tiles = tl.where(expert < experts, tiles, 0)
-    last = tl.cumsum(tiles, axis=0)
-    mine = tl.sum(((last <= tile) & (expert < experts)).to(tl.int32), axis=0)
+    mine, first, stop = own_visits(ends_ptr, experts, tile, BLOCK_E, BLOCK_M)
     if mine < experts:
-        here = (expert == mine).to(tl.int32)
-        first = tl.sum(here * (begin + (tile - last + tiles) * BLOCK_M), axis=0)
-        stop = tl.sum(here * end, axis=0)
         visit = first + tl.arange(0, BLOCK_M)
         live = visit < stop
         place = tl.load(order_ptr + visit, mask=live, other=0).to(tl.int64)
@@ -75,18 +81,22 @@ def grouped_kernel(
         tl.store(out_ptr + target[:, None] * outputs + column[None, :], acc.to(out_ptr.dtype.element_ty), mask=inside)
 
 
+def sorted_visits(scores: Tensor, top_k: int, renormalise: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Each visit's share, visits sorted by expert (visit v is of token v // top_k), and visits up to each expert's last."""
+    shares, chosen = route(scores, top_k, renormalise)
+    shares, chosen = shares.flatten(), chosen.flatten()
+    counts = torch.zeros(scores.shape[1], dtype=torch.int32, device=scores.device)
+    counts.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.int32))
+    return shares, torch.argsort(chosen, stable=True), torch.cumsum(counts, dim=0, dtype=torch.int32)
+
+
 def run_experts(
     launch: Launcher, x: Tensor, scores: Tensor, gate_up: Tensor, down: Tensor, top_k: int, renormalise: bool
 ) -> Tensor:
     """See `backends.ops.base.Operators.experts`; `scores` [T, experts] is what the router gave."""
     tokens, width = x.shape
     experts, inner = gate_up.shape[0], gate_up.shape[1] // 2
-    shares, chosen = route(scores, top_k, renormalise)
-    shares, chosen = shares.flatten(), chosen.flatten()
-    order = torch.argsort(chosen, stable=True)
-    counts = torch.zeros(experts, dtype=torch.int32, device=x.device)
-    counts.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=torch.int32))
-    ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
+    shares, order, ends = sorted_visits(scores, top_k, renormalise)
     x, visits = rows_last(x), tokens * top_k
     tile = experts_tile(launch.target, visits / experts, x.dtype)
     tiles = min(visits, triton.cdiv(visits, tile.rows) + experts)

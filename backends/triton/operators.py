@@ -10,14 +10,15 @@ from torch import Tensor
 
 from backends.ops.base import Dense, KVScales, PackedBatch, SamplingBatch
 from backends.ops.reference import FP8, ReferenceOperators
-from backends.quantization.base import QuantizedLinear
+from backends.quantization.base import QuantizedBank, QuantizedLinear
 from backends.triton import elementwise, norm, rope, sampling
 from backends.triton.decode import decode_attention
 from backends.triton.experts import run_experts
 from backends.triton.launch import Launcher, find_target, is_interpreted, rows_last
 from backends.triton.plan import AttentionPlan, plan_attention
 from backends.triton.prefill import prefill_attention
-from backends.triton.quantized.linear import packed_linear
+from backends.triton.quantized.experts import run_packed_experts
+from backends.triton.quantized.linear import check_part, packed_linear
 from backends.triton.tiles import prefill_tile
 from workloads.errors import InputError, Place
 
@@ -89,8 +90,16 @@ class TritonOperators(ReferenceOperators):
             return packed_linear(self._launch, x, layer)
         return super().linear(x, layer)
 
-    def experts(self, x: Tensor, router: Dense, gate_up: Tensor, down: Tensor, top_k: int, renormalise: bool) -> Tensor:
-        return run_experts(self._launch, x, self.linear(x, router), gate_up, down, top_k, renormalise)
+    def experts(
+        self, x: Tensor, router: Dense, gate_up: Tensor | QuantizedBank, down: Tensor | QuantizedBank, top_k: int,
+        renormalise: bool,
+    ) -> Tensor:  # fmt: skip
+        run = run_experts
+        if isinstance(down, QuantizedBank):
+            for bank in (gate_up, down):
+                check_part(bank.weight, self._launch.target)
+            run = run_packed_experts
+        return run(self._launch, x, self.linear(x, router), gate_up, down, top_k, renormalise)
 
     def sample(self, logits: Tensor, how: SamplingBatch) -> Tensor:
         return sampling.sample(self._launch, logits, how)

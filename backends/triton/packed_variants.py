@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backends.quantization.base import Activation, QuantizedLinear, QuantizedWeight, Sparse
+from backends.ops.base import Dense
+from backends.quantization.base import Activation, QuantizedBank, QuantizedLinear, QuantizedWeight, Sparse
 from backends.triton.operators import TritonOperators
 
 _OUTPUTS, _INPUTS = 14336, 4096
@@ -61,26 +62,55 @@ def packed_products(ops: TritonOperators) -> Iterator[tuple[str, Callable[[], ob
             yield f"bf16, {name}, {tokens} tokens", lambda x=x, layer=layer: ops.linear(x, layer)
 
 
-def _weight(kind: _Kind) -> QuantizedWeight:
+_BANKS = (
+    (
+        "Mixtral 8x7B",
+        4096,
+        14336,
+        8,
+        2,
+        ("int4, groups of 128", "fp8, a channel", "fp8, blocks of 128", "int8, W8A8", "mxfp4"),
+    ),
+    ("Qwen 3 30B-A3B", 2048, 768, 128, 8, ("int4, groups of 128 with zeros", "fp8, a channel", "nvfp4, W4A4")),
+)
+"""(name, width, expert width, experts, experts a token, forms)."""
+
+
+def packed_experts(ops: TritonOperators) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The same of mixtures of experts."""
+    for name, width, inner, experts, top_k, kinds in _BANKS:
+        for kind in kinds:
+            shapes = (experts * 2 * inner, width), (experts * width, inner)
+            banks = [QuantizedBank(_weight(_KINDS[kind], *shape), experts) for shape in shapes]
+            router = Dense(torch.empty(experts, width, dtype=torch.bfloat16, device="meta"))
+            for tokens in (16, 256, 4096):
+                x = torch.empty(tokens, width, dtype=torch.bfloat16, device="meta")
+                yield (
+                    f"bf16, {name}, {kind}, {tokens} tokens",
+                    lambda x=x, router=router, banks=banks, top_k=top_k: ops.experts(x, router, *banks, top_k, True),
+                )
+
+
+def _weight(kind: _Kind, rows: int = _OUTPUTS, columns: int = _INPUTS) -> QuantizedWeight:
     def shape(*size: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(size, dtype=dtype, device="meta")
 
     wide = _FP8 if kind.form == "fp8" else torch.int8
     codes = (
-        shape(_OUTPUTS, _INPUTS, dtype=wide)
+        shape(rows, columns, dtype=wide)
         if kind.bits == 8
-        else shape(_OUTPUTS, _INPUTS * kind.bits // 32, dtype=torch.int32)
+        else shape(rows, columns * kind.bits // 32, dtype=torch.int32)
     )
-    groups = _INPUTS // kind.group if kind.group else 1
+    groups = columns // kind.group if kind.group else 1
     return QuantizedWeight(
-        kind.form, kind.bits, _OUTPUTS, _INPUTS, codes,
-        scales=None if kind.scales is None else shape(-(-_OUTPUTS // kind.rows), groups, dtype=kind.scales),
-        rows=kind.rows, group=kind.group or _INPUTS, zero=8 if kind.bits == 4 else 0,
-        zeros=shape(_OUTPUTS, groups, dtype=torch.int16) if kind.zeros else None,
-        outer=shape(_OUTPUTS, dtype=torch.float32) if kind.outer else None,
-        table=shape(_OUTPUTS, 1 << kind.bits, dtype=torch.float16) if kind.form == "table" else None,
+        kind.form, kind.bits, rows, columns, codes,
+        scales=None if kind.scales is None else shape(-(-rows // kind.rows), groups, dtype=kind.scales),
+        rows=kind.rows, group=kind.group or columns, zero=8 if kind.bits == 4 else 0,
+        zeros=shape(rows, groups, dtype=torch.int16) if kind.zeros else None,
+        outer=shape(rows, dtype=torch.float32) if kind.outer else None,
+        table=shape(rows, 1 << kind.bits, dtype=torch.float16) if kind.form == "table" else None,
         sparse=Sparse(
-            shape(_OUTPUTS + 1, dtype=torch.int32), shape(9999, dtype=torch.int32), shape(9999, dtype=torch.float16)
+            shape(rows + 1, dtype=torch.int32), shape(9999, dtype=torch.int32), shape(9999, dtype=torch.float16)
         ) if kind.sparse else None,
         activation=kind.activation,
     )  # fmt: skip

@@ -112,6 +112,16 @@ def packed_tile(target: Target, tokens: int, dtype: torch.dtype, bits: int, heav
     return PackedTile(128, 64 if bits == 3 else 128, 32 if narrow else 64, 8, 3 if target.compute else 2)
 
 
+def packed_experts_tile(target: Target, visits: int, dtype: torch.dtype, bits: int, heavy: bool) -> PackedTile:
+    """For grouped products with packed weights, of experts with `visits` on average: where rows lie takes registers too."""
+    tile = packed_tile(target, visits, dtype, bits, heavy)
+    if target.interpreted or not target.compute or dtype == torch.float32:
+        return tile
+    if tile.rows == 16 and heavy:
+        return replace(tile, depth=64)
+    return replace(tile, keys=64) if tile.rows == 128 and target.compute < 90 else tile
+
+
 def whole_from(target: Target) -> int:
     """Tokens from which on a weight is expanded once, and multiplied after: see `backends.triton.quantized.whole`."""
     return 160 if target.interpreted else 1024

@@ -14,7 +14,7 @@ from torch import Tensor
 from backends.ops.base import Dense, PackedBatch, SamplingBatch
 from backends.triton.launch import Launcher, Target
 from backends.triton.operators import TritonOperators
-from backends.triton.packed_variants import packed_products
+from backends.triton.packed_variants import packed_experts, packed_products
 from workloads.errors import InputError
 
 _POINTERS = {
@@ -83,7 +83,7 @@ class Recorder(Launcher):
         self.found[title] = Variant(title, path, ordered, known, tuple(divisible), warps, stages)
 
 
-_TELLING = ("ADD", "WINDOW", "SOFTCAP", "DIRECT", "GATED", "FILTERED", "DRAWN")
+_TELLING = ("ADD", "WINDOW", "SOFTCAP", "DIRECT", "GATED", "FIRST", "FILTERED", "DRAWN")
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -121,7 +121,7 @@ def variants(target: Target) -> list[Variant]:
         x, router = _empty(tokens, width, dtype=dtype), Dense(_empty(experts, width, dtype=dtype))
         gate_up, down = (_empty(experts, *shape, dtype=dtype) for shape in ((2 * inner, width), (width, inner)))
         ops.experts(x, router, gate_up, down, top_k, True)
-    for label, work in packed_products(ops):
+    for label, work in (*packed_products(ops), *packed_experts(ops)):
         record.label = label
         with suppress(InputError):  # fp8 likewise
             work()

@@ -12,7 +12,7 @@ from torch import Tensor
 from backends.model.architecture import Architecture
 from backends.model.parameters import Experts, Linear, Parameters
 from backends.ops.base import Dense
-from backends.quantization.base import Activation, QuantizedLinear, QuantizedWeight
+from backends.quantization.base import Activation, QuantizedBank, QuantizedLinear, QuantizedWeight
 from backends.quantization.unpack import packed_words
 from sim.quantization.weights import WeightMode
 from workloads.errors import InputError, Place
@@ -45,14 +45,18 @@ def pack_randomly(
     device = parameters.embedding.device
     generator = torch.Generator(device).manual_seed(seed)
 
-    def packed(layer: Linear | Tensor, kind: str) -> Linear | Tensor | tuple[Linear, ...]:
+    def packed(layer: Linear | Tensor, kind: str) -> Linear | Tensor | QuantizedBank | tuple[Linear, ...]:
         if not mode.covers(kind):
             return _real(layer, device, generator)
         if isinstance(layer, Tensor):  # experts
-            return tuple(
-                QuantizedLinear((random_weight(mode, *layer.shape[1:], generator),), None, mode.name)
-                for _ in range(len(layer))
-            )
+            outputs, inputs = layer.shape[1:]
+            step = 128 if mode.group < -1 else 1  # blocks that end within an expert cannot be shared
+            if outputs % step:
+                each = range(len(layer))
+                return tuple(
+                    QuantizedLinear((random_weight(mode, outputs, inputs, generator),), None, mode.name) for _ in each
+                )
+            return QuantizedBank(random_weight(mode, len(layer) * outputs, inputs, generator), len(layer), mode.name)
         bias = None if layer.bias is None else _real(layer.bias, device, generator)
         return QuantizedLinear((random_weight(mode, *layer.weight.shape, generator),), bias, mode.name)
 

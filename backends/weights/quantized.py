@@ -16,7 +16,7 @@ from backends.quantization.dequantise import dequantise
 from backends.quantization.formats.fp8 import KV_SCALES
 from backends.quantization.formats.raw import Raw
 from backends.quantization.scheme import Scheme
-from backends.quantization.stack import moved, stacked
+from backends.quantization.stack import as_banks, moved, stacked
 from backends.weights.names import IGNORED, expert_names
 from backends.weights.shards import Shards
 from workloads.errors import InputError, Place
@@ -161,7 +161,7 @@ class _Reader:
             narrow.append(self.linear([f"{one}.{down}"], [hidden], width, False))
         if not any(isinstance(each, QuantizedLinear) for each in (*wide, *narrow)):
             return Experts(router, torch.stack([each.weight for each in wide]), torch.stack([e.weight for e in narrow]))
-        return Experts(router, tuple(wide), tuple(narrow))  # type: ignore[arg-type]
+        return Experts(router, *as_banks(wide, narrow))
 
     def _kv_scales(self, attention: str) -> tuple[float, float]:
         """What keys and values in fp8 are divided by, wherever the checkpoint's tool keeps it; 1 where it says nothing."""

@@ -23,34 +23,29 @@ _BITS_OF = {torch.float8_e4m3fn: ("e4m3", torch.uint8), torch.float8_e8m0fnu: ("
 
 
 @triton.jit
-def expand_kernel(
-    x_ptr, codes_ptr, scales_ptr, zeros_ptr, table_ptr, outer_ptr, factor_ptr, bias_ptr, out_ptr,
-    tokens, outputs, inputs, groups, scale_rows, zero, share, x_row, code_row, out_row, out_part,
+def expanded_sum(
+    x_place, there, codes_ptr, scales_ptr, zeros_ptr, table_ptr, outer_ptr, row, live, begin, end, inputs, groups, scale_rows,
+    zero, code_row,
     FORM: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, ZEROS: tl.constexpr,
-    OUTER: tl.constexpr, FACTOR: tl.constexpr, BIAS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UP: tl.constexpr,
+    OUTER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UP: tl.constexpr,
 ):  # fmt: skip
-    """A tile of outputs of a tile of tokens, over `share` columns of the weight.
+    """The product [M, N] in float32 of a tile of inputs with a tile of a weight's rows, over the columns from begin to end.
 
-    `GROUP` 0: one scale a row, which is multiplied with the sum. `OUTER`: 1 multiplies scales by outer[n], −1 divides them.
-    `FACTOR`: the sum times factor [tokens]. Where there are several splits, their sums go in float32
-    to out [splits, tokens, outputs], without bias.
+    `GROUP` 0: one scale a row, which is multiplied with the sum. `OUTER`: 1 multiplies scales by outer[row], −1 divides them.
+
+    Args:
+        x_place: [M, K], where the inputs' first columns lie. there: [M], which rows of them there are.
+        row: [N] int64. live: [N], which of them there are.
     """
-    block, across, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    n, m = block * BLOCK_N + tl.arange(0, BLOCK_N), across * BLOCK_M + tl.arange(0, BLOCK_M)
-    live, row = n < outputs, n.to(tl.int64)
-    scale_row = row // scale_rows
-    k = tl.arange(0, BLOCK_K)
-    x_place = x_ptr + m.to(tl.int64)[:, None] * x_row + k[None, :]
+    scale_row, k = row // scale_rows, tl.arange(0, BLOCK_K)
     outer = tl.full([BLOCK_N], 1.0, tl.float32)
     if OUTER != 0:
-        outer = tl.load(outer_ptr + n, mask=live, other=1.0).to(tl.float32)
+        outer = tl.load(outer_ptr + row, mask=live, other=1.0).to(tl.float32)
     table = row_table(table_ptr, row, live, FORM, BITS)
     row_zero = row_zeros(zeros_ptr, row, live, zero, BLOCK_N, GROUP, ZEROS)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    first = split * share
-    for start in range(first, tl.minimum(first + share, inputs), BLOCK_K):
-        x = tl.load(x_place + start, mask=(m < tokens)[:, None] & (k < inputs - start)[None, :], other=0.0)
+    for start in range(begin, end, BLOCK_K):
+        x = tl.load(x_place + start, mask=there[:, None] & (k < inputs - start)[None, :], other=0.0)
         value = value_tile(
             codes_ptr, zeros_ptr, table, row_zero, row, live, start, inputs, groups, code_row, FORM, BITS, GROUP, ZEROS, BLOCK_N,
             BLOCK_K,
@@ -71,8 +66,33 @@ def expand_kernel(
             acc = product(x, tl.trans(value.to(x.dtype)), acc, UP)
     if GROUP == 0 and FORM != "table":
         scale = widened_scale(tl.load(scales_ptr + scale_row * groups, mask=live, other=0), KIND)
-        scale = outer_scaled(scale, outer, OUTER)
-        acc = acc * scale[None, :]
+        acc = acc * outer_scaled(scale, outer, OUTER)[None, :]
+    return acc
+
+
+@triton.jit
+def expand_kernel(
+    x_ptr, codes_ptr, scales_ptr, zeros_ptr, table_ptr, outer_ptr, factor_ptr, bias_ptr, out_ptr,
+    tokens, outputs, inputs, groups, scale_rows, zero, share, x_row, code_row, out_row, out_part,
+    FORM: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, ZEROS: tl.constexpr,
+    OUTER: tl.constexpr, FACTOR: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UP: tl.constexpr,
+):  # fmt: skip
+    """A tile of outputs of a tile of tokens, over `share` columns of the weight; see `expanded_sum`.
+
+    `FACTOR`: the sum times factor [tokens]. Where there are several splits, their sums go in float32
+    to out [splits, tokens, outputs], without bias.
+    """
+    block, across, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n, m = block * BLOCK_N + tl.arange(0, BLOCK_N), across * BLOCK_M + tl.arange(0, BLOCK_M)
+    live = n < outputs
+    x_place = x_ptr + m.to(tl.int64)[:, None] * x_row + tl.arange(0, BLOCK_K)[None, :]
+    first = split * share
+    acc = expanded_sum(
+        x_place, m < tokens, codes_ptr, scales_ptr, zeros_ptr, table_ptr, outer_ptr, n.to(tl.int64), live, first,
+        tl.minimum(first + share, inputs), inputs, groups, scale_rows, zero, code_row, FORM, BITS, GROUP, KIND, ZEROS, OUTER,
+        BLOCK_M, BLOCK_N, BLOCK_K, UP,
+    )  # fmt: skip
     if FACTOR:
         acc = acc * tl.load(factor_ptr + m, mask=m < tokens, other=0.0)[:, None]
     inside = (m < tokens)[:, None] & live[None, :]

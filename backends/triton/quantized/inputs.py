@@ -151,3 +151,22 @@ def quantised_inputs(launch: Launcher, x: Tensor, how: Activation) -> tuple[Tens
         },
     )  # fmt: skip
     return codes, scales
+
+
+def plain_inputs(launch: Launcher, x: Tensor, how: Activation) -> tuple[Tensor, Tensor | None]:
+    """Quantized inputs as numbers of the type of `x`, and what each token's product is to be multiplied with: [T] or None.
+
+    Codes are exact in 16 bits. Where scales change along a row they are multiplied in, and rounded.
+    """
+    if how.form == "fp4":
+        return emulated_fp4(launch, x, how)
+    codes, scales = quantised_inputs(launch, x, how)
+    return plain_codes(codes, scales, how, x.dtype)
+
+
+def plain_codes(codes: Tensor, scales: Tensor, how: Activation, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """The same of inputs that are quantized already, in int8 or fp8."""
+    if scales.shape[1] == 1:
+        return codes.to(dtype), scales.expand(len(codes), 1).contiguous()[:, 0]
+    wide = scales.repeat_interleave(how.group, -1)[:, : codes.shape[1]]
+    return (codes.float() * wide).to(dtype), None

@@ -10,7 +10,7 @@ from backends.ops.base import Dense
 from backends.quantization.base import QuantizedLinear, QuantizedWeight, shape_of
 from backends.triton.launch import Launcher, Target, rows_last
 from backends.triton.quantized.expand import expanded_product
-from backends.triton.quantized.inputs import emulated_fp4, quantised_inputs
+from backends.triton.quantized.inputs import emulated_fp4, plain_codes, quantised_inputs
 from backends.triton.quantized.scaled import fits, scaled_product
 from backends.triton.quantized.whole import whole_product
 from backends.triton.tiles import whole_from
@@ -72,9 +72,6 @@ def _multiply(
     row_group = how.group if scales.shape[1] > 1 else 0
     if how.form == ("int8" if part.form == "int" else part.form) and fits(part, row_group):
         scaled_product(launch, codes, scales, row_group, part, bias, out)
-    elif not row_group:  # codes are exact in 16 bits, and the sum is scaled
-        factor = scales.expand(len(codes), 1).contiguous()[:, 0]
-        expanded_product(launch, codes.to(x.dtype), part, bias, out, factor)
     else:
-        wide = scales.repeat_interleave(row_group, -1)[:, : codes.shape[1]]
-        expanded_product(launch, (codes.float() * wide).to(x.dtype), part, bias, out)
+        plain, factor = plain_codes(codes, scales, how, x.dtype)
+        expanded_product(launch, plain, part, bias, out, factor)

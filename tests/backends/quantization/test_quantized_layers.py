@@ -15,8 +15,9 @@ from backends.ops.reference import ReferenceOperators  # noqa: E402
 from backends.quantization.activations import quantise_activation, round_to_e2m1  # noqa: E402
 from backends.quantization.base import Activation, QuantizedLinear, QuantizedWeight, Sparse  # noqa: E402
 from backends.quantization.dequantise import dequantise, quantized_linear  # noqa: E402
-from backends.quantization.stack import moved, stacked  # noqa: E402
+from backends.quantization.stack import banked, moved, stacked  # noqa: E402
 from backends.weights.dummy_packed import RUNNABLE, random_weight  # noqa: E402
+from sim.quantization import load_weight_mode  # noqa: E402
 from sim.quantization.weights import WEIGHT_MODES  # noqa: E402
 
 
@@ -126,6 +127,40 @@ def test_bytes_are_those_of_the_mode() -> None:
         assert weight.nbytes == pytest.approx(expected, rel=0.03), (
             mode
         )  # zeros take 16 bits here, second-level scales a row
+
+
+@pytest.mark.parametrize("mode", RUNNABLE)
+def test_experts_matrices_lie_in_one_and_come_out_as_they_were(mode) -> None:
+    generator, shape = torch.Generator().manual_seed(3), (128, 256)
+    layers = [
+        QuantizedLinear((random_weight(load_weight_mode(mode), *shape, generator),), None, mode) for _ in range(3)
+    ]
+    bank = banked(layers)
+    if mode in ("fp8", "nvfp4"):  # each has a scale of inputs that is its own tensor, of the same value
+        assert bank is not None
+    assert len(bank) == 3 and (bank.outputs, bank.inputs) == shape
+    assert bank.nbytes >= sum(layer.parts[0].codes.nbytes for layer in layers)
+    for mine, layer in zip(bank, layers, strict=True):
+        assert torch.equal(dequantise(mine.parts[0]), dequantise(layer.parts[0])) and mine.mode == mode
+        x = torch.randn(4, 256, generator=generator)
+        assert torch.equal(quantized_linear(x, mine), quantized_linear(x, layer))
+
+
+def test_experts_that_differ_are_no_bank() -> None:
+    def layer(mode: str, **changes) -> QuantizedLinear:
+        weight = random_weight(load_weight_mode(mode), 128, 256, torch.Generator().manual_seed(1))
+        return QuantizedLinear((replace(weight, **changes),), None, mode)
+
+    plain = layer("gptq-int4")
+    assert banked([plain, plain]) is not None
+    order = torch.arange(256, dtype=torch.int32).flip(0)
+    for other in (layer("gptq-int4", order=order), layer("gptq-int8"), layer("gptq-int4", outputs=64)):
+        assert banked([plain, other]) is None
+    static = Activation("fp8", -1, torch.tensor([0.5]))
+    assert banked([layer("fp8"), layer("fp8", activation=static)]) is None
+    outliers = Sparse(torch.zeros(129, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), torch.zeros(0))
+    assert banked([layer("squeezellm-4bit", sparse=outliers)]) is None
+    assert banked([QuantizedLinear((Dense(torch.zeros(4, 4)),), None, "x")]) is None
 
 
 def test_moving_keeps_everything() -> None:
