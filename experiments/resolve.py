@@ -76,7 +76,7 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     if workload.backend.name in REAL:
         return _resolve_real(workload, progress)
     model = load_model(workload.model_source)
-    gpu = load_gpu(gpu_source(workload.backend.gpu, workload.folder))
+    gpu = _gpu(workload)
     engine, draft = resolve_engine(workload, model, gpu)
     try:
         budget = memory_budget(model, gpu, engine)
@@ -96,6 +96,18 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     return Resolved(
         workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings
     )
+
+
+def _gpu(workload: Workload) -> GPUSpec:
+    """The GPU, in the machines that the file describes."""
+    said = workload.backend
+    try:
+        return load_gpu(gpu_source(said.gpu, workload.folder)).placed(
+            said.link or "", said.network or "", said.gpus_per_node or 0
+        )
+    except InputError as error:
+        key = f"backend.{error.place.key or 'gpu'}"
+        raise workload.error(key, error.message, error.hint) from None
 
 
 def _resolve_real(workload: Workload, progress: Progress | None) -> Resolved:

@@ -16,8 +16,8 @@ GIB = 1 << 30
 
 
 KINDS = (
-    "schedulers", "allocators", "gates", "policies", "victims", "quantizations", "models", "gpus", "presets", "traces",
-    "backends",
+    "schedulers", "allocators", "gates", "policies", "victims", "quantizations", "models", "gpus", "links", "presets",
+    "traces", "backends",
 )  # fmt: skip
 
 
@@ -140,6 +140,16 @@ def _models() -> list[Row]:
     ]
 
 
+def _links() -> list[Row]:
+    from sim.hardware.links import NETWORKS, list_links
+
+    return [
+        {"name": link.name, "joins": "nodes" if link.name in NETWORKS else "GPUs", "GB/s each way": link.bandwidth / 1e9,
+         "latency us": link.latency * 1e6, "about": link.about}
+        for link in list_links()
+    ]  # fmt: skip
+
+
 def _gpus() -> list[Row]:
     from sim.hardware import list_gpus
 
@@ -204,6 +214,7 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
     "quantizations": _quantizations,
     "models": _models,
     "gpus": _gpus,
+    "links": _links,
     "presets": _presets,
     "traces": _traces,
     "backends": _backends,

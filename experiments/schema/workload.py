@@ -76,6 +76,9 @@ class BackendSection(Section):
     Attributes:
         name: `sim` (virtual time), `torch` or `triton` (a real model, here).
         gpu: `sim` only: a name from `bench list gpus`, or a file that describes a device (`bench profile` writes one).
+        link: `sim` only: what joins the GPUs of a node, if not what the table says (`bench list links`).
+        network: `sim` only: what joins nodes, an adapter for each GPU; InfiniBand NDR if nothing is said.
+        gpus_per_node: `sim` only: how many GPUs `link` joins.
         load: real models: `auto` reads the checkpoint, `dummy` makes weights up, so that none is needed.
         dtype: real models: of weights, activations and KV; `auto` is the checkpoint's own.
         device: real models: `cpu` or `cuda`; `auto` is a GPU where there is one.
@@ -85,6 +88,9 @@ class BackendSection(Section):
 
     name: Annotated[str, registered("backend")] = "sim"
     gpu: Annotated[str, AfterValidator(_gpu)] | None = None
+    link: Text | None = None
+    network: Text | None = None
+    gpus_per_node: Annotated[int, Field(ge=1, le=1024)] | None = None
     load: Literal["auto", "dummy"] | None = None
     dtype: Literal["auto", "bf16", "fp16", "fp32"] | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sim.config import EngineConfig
 from sim.cost.carried import carried
 from sim.cost.constants import Constants, prologue
-from sim.cost.coverage import FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
+from sim.cost.coverage import ACROSS_NODES, FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
 from sim.cost.experts import GroupedGemm
 from sim.cost.forms import quantise, section_of
 from sim.cost.host import host_section
@@ -29,7 +29,7 @@ from sim.cost.operators import (
     Wait,
 )
 from sim.hardware.gpu import GPUSpec
-from sim.hardware.links import LINKS, through_host
+from sim.hardware.links import through_host
 from sim.models.linears import Linear, expert_tensor_ways, lm_head
 from sim.models.spec import ModelSpec
 from sim.quantization.kv import KVMode, kv_mode_for
@@ -294,7 +294,7 @@ class Assembler:
                 )
             )
         if self.pp > 1:
-            link = self.gpu.group_link(2) if self.tp * self.pp <= self.gpu.gpus_per_node else LINKS["infiniband-ndr"]
+            link = self.gpu.group_link(2 if self.tp * self.pp <= self.gpu.gpus_per_node else self.tp * self.pp)
             hop = Transfer(link, 4.0 * model.hidden, f"{link.name}: {_SHEET}, hidden state and residual")
             placed.append(Placed("pipeline_send", hop, self.pp))
         return placed
@@ -305,7 +305,9 @@ class Assembler:
         degrees = sorted(map(int, table))
         degree = next((d for d in degrees if d >= self.tp), degrees[-1])
         self._unsure("all_reduce", table[str(degree)])
-        link = self.gpu.group_link(self.tp)
+        link = self.gpu.ring_link(self.tp)
+        if self.tp > self.gpu.gpus_per_node:
+            self.uncertainty["all_reduce"] = ACROSS_NODES
         if link.name == "pcie":
             self.uncertainty["all_reduce"] = THROUGH_HOST
             link = through_host(link)
@@ -317,7 +319,7 @@ class Assembler:
         local = -(-self.model.vocab // self.tp)
         placed = [Placed("lm_head", self.gemm(head, self.mode), 1)]
         if self.tp > 1:
-            link = self.gpu.group_link(self.tp)
+            link = self.gpu.ring_link(self.tp)
             gather = Transfer(link, 2.0 * local * (self.tp - 1), f"{link.name}: {_SHEET}, all-gather")
             placed.append(Placed("logits_gather", gather, 1))
         # Logits are read in 16 bit, written in 32, and read again by the sampler.

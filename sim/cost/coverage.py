@@ -31,6 +31,9 @@ FIXED = {"elementwise": 0.3, "link": 0.4, "host": 0.5}
 """Deviations of what has no timings of its own: estimates."""
 THROUGH_HOST = 1.0
 """Of collectives without a scale-up link: constants measured over NVLink, while data may go through host memory."""
+ACROSS_NODES = 0.7
+"""Of collectives over several nodes: adapters by data sheet; between the A100 nodes that were timed, 1 MiB takes three times what
+its bytes do."""
 LONGEST_CONTEXT = 131_072
 WIDEST_HEAD = 128
 

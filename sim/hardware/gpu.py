@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from sim.hardware.links import LINKS, Link
+from sim.hardware.links import LINKS, NETWORKS, Link, around_nodes, from_node_to_node, load_link
 from workloads.errors import InputError, Place, unknown_name
 
 GIB = 1 << 30
@@ -33,7 +34,7 @@ class GPUSpec:
         sms: streaming multiprocessors or compute units.
         link: scale-up link: `nvswitch`, `nvlink`, `nvlink-bridge` (pairs), `mesh`, or "" for PCIe only.
         link_bandwidth: bytes/s per GPU in one direction over that link (0 without one).
-        gpus_per_node: GPUs that the link joins.
+        gpus_per_node: GPUs that the link joins. network: name of the link between nodes, of which each GPU has one adapter.
         pcie: bytes/s of the host link in one direction.
         tdp_watts: board power limit.
         usd_per_hour, price_source: list price of a GPU hour and where it was read; 0 = not known.
@@ -61,6 +62,7 @@ class GPUSpec:
     price_source: str
     source: str
     notes: str
+    network: str = "infiniband-ndr"
 
     def flops(self, compute: str) -> float:
         """Dense peak of a tensor-core type: `bf16`, `fp8`, `int8` or `fp4`; 0 where there is none."""
@@ -71,24 +73,68 @@ class GPUSpec:
         """Whether GPUs of a node reach each other faster than over PCIe."""
         return self.link_bandwidth > self.pcie
 
+    def placed(self, link: str = "", network: str = "", gpus_per_node: int = 0) -> GPUSpec:
+        """The same GPU in other machines; what is not given stays.
+
+        Args:
+            link: between the GPUs of a node, by name. network: between nodes, by name.
+
+        Raises:
+            InputError: a link that does not exist or is of the other kind, with its key.
+        """
+        changes: dict[str, Any] = {}
+        if gpus_per_node:
+            changes["gpus_per_node"] = gpus_per_node
+        if network:
+            changes["network"] = _of_kind("network", network, True).name
+        if link:
+            found = _of_kind("link", link, False)
+            if found.name.startswith("pcie"):
+                changes |= {"link": "", "link_bandwidth": 0.0, "pcie": found.bandwidth}
+            else:
+                kind = {"nvlink-bridge": "nvlink-bridge", "infinity-fabric": "mesh"}.get(found.name, "nvswitch")
+                changes |= {"link": kind, "link_bandwidth": found.bandwidth}
+        return replace(self, **changes)
+
     def group_link(self, ways: int) -> Link:
-        """The link that a collective over `ways` GPUs runs on.
+        """The link from one GPU to another of a group of `ways`.
 
         Inside a node the scale-up link; in a full mesh only the links towards the other members; over PCIe where
-        there is nothing better (a bridge joins pairs only); InfiniBand NDR across nodes.
+        there is nothing better (a bridge joins pairs only); the network across nodes.
         """
         if ways > self.gpus_per_node:
-            return LINKS["infiniband-ndr"]
+            return from_node_to_node(LINKS[self.network])
         if not self.has_fast_link or (self.link == "nvlink-bridge" and ways > 2):
             return Link("pcie", self.pcie, 5e-6, "through the host")
         if self.link == "mesh":
             return Link("mesh", self.link_bandwidth * (ways - 1) / (self.gpus_per_node - 1), 3e-6, "full mesh")
         return Link(self.link, self.link_bandwidth, 2e-6, "inside the node")
 
+    def ring_link(self, ways: int) -> Link:
+        """What a collective that goes around `ways` GPUs runs on."""
+        if ways <= self.gpus_per_node:
+            return self.group_link(ways)
+        return around_nodes(LINKS[self.network], self.gpus_per_node, max(self.link_bandwidth, self.pcie))
+
     @property
     def host_link(self) -> Link:
         """The link to host memory."""
         return Link("pcie", self.pcie, 5e-6, "host link")
+
+
+def _of_kind(key: str, name: str, between_nodes: bool) -> Link:
+    try:
+        found = load_link(name)
+    except InputError as error:
+        raise InputError(error.message, place=Place(key=key), hint=error.hint) from None
+    if (found.name in NETWORKS) is not between_nodes:
+        known = [each for each in LINKS if (each in NETWORKS) is between_nodes]
+        raise InputError(
+            f"{name} joins {'GPUs of one node' if between_nodes else 'nodes'}",
+            place=Place(key=key),
+            hint=f"one of {', '.join(known)}",
+        )
+    return found
 
 
 def _number(text: str) -> float:
@@ -149,7 +195,7 @@ def read_gpu(path: Path) -> GPUSpec:
         if name not in known:
             raise unknown_name("key", name, known, place=Place(str(path), key=name))
     for name, kind in known.items():
-        value = values.get(name, [] if name == "aliases" else None)
+        value = values.get(name, {"aliases": [], "network": GPUSpec.network}.get(name))
         good = {"str": str, "int": int, "float": (int, float)}.get(kind, list)
         if not isinstance(value, good) or isinstance(value, bool) or (isinstance(value, (int, float)) and value < 0):
             raise InputError(f"expected {kind}, found {value!r}", place=Place(str(path), key=name))

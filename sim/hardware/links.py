@@ -35,8 +35,11 @@ LINKS: dict[str, Link] = {
         Link("nvlink4", 450e9, 2e-6, "NVLink 4 through NVSwitch (H100, H200)"),
         Link("nvlink5", 900e9, 2e-6, "NVLink 5 through NVSwitch (B200, GB200)"),
         Link("infinity-fabric", 448e9, 3e-6, "Infinity Fabric, all seven links of an MI300X"),
+        Link("nvlink-bridge", 56.25e9, 2e-6, "NVLink bridge between two cards (A6000, A40, RTX 3090)"),
+        Link("pcie3", 16e9, 5e-6, "PCIe 3.0 x16"),
         Link("pcie4", 32e9, 5e-6, "PCIe 4.0 x16"),
         Link("pcie5", 64e9, 5e-6, "PCIe 5.0 x16"),
+        Link("infiniband-edr", 12.5e9, 5e-6, "InfiniBand EDR, 100 Gbit/s a GPU"),
         Link("infiniband-hdr", 25e9, 5e-6, "InfiniBand HDR, 200 Gbit/s a GPU"),
         Link("infiniband-ndr", 50e9, 5e-6, "InfiniBand NDR, 400 Gbit/s a GPU"),
         Link("infiniband-xdr", 100e9, 5e-6, "InfiniBand XDR, 800 Gbit/s a GPU"),
@@ -51,6 +54,35 @@ ALIASES = {
     "ib": "infiniband-ndr",
     "ethernet": "ethernet-100g",
 }
+
+
+NETWORKS = tuple(name for name in LINKS if name.startswith(("infiniband", "ethernet")))
+"""Links between nodes; the others join the GPUs of one."""
+
+_SENT, _SEND_LATENCY = 0.7, 17e-6
+_AROUND, _HOP_LATENCY = 0.6, 6.5e-6
+
+
+def from_node_to_node(network: Link) -> Link:
+    """One GPU to one of another node.
+
+    NCCL's send and receive between two H100 nodes over InfiniBand NDR take 17 us, and 1.87 ms for 64 MiB; between two A100 nodes
+    24 us (Vidur's profiling).
+    """
+    return Link(network.name, _SENT * network.bandwidth, max(network.latency, _SEND_LATENCY), network.about)
+
+
+def around_nodes(network: Link, nics: int, inside: float) -> Link:
+    """A collective that goes around the GPUs of several nodes, of which each has `nics` network adapters, one a GPU.
+
+    Its rings leave a node through all of them at once. An all-reduce of 64 MiB between two A100 nodes of 1, 2 and 4 GPUs moves 6,
+    12 and 22 GB/s, half of as many 100 Gbit/s adapters; 2 KiB take 63 us over 8 GPUs and 65 us over 16 (Vidur's profiling).
+
+    Args:
+        inside: what bounds it: bytes/s of a GPU within its node.
+    """
+    bandwidth = min(_AROUND * network.bandwidth * nics, inside)
+    return Link(f"{network.name} x {nics}", bandwidth, max(network.latency, _HOP_LATENCY), network.about)
 
 
 def through_host(link: Link) -> Link:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.cost.constants import load_constants
+from sim.cost.operators import AllReduce
 from sim.hardware import GB, GIB, list_gpus, list_links, load_gpu, load_link
 from workloads.errors import InputError
 
@@ -96,3 +98,49 @@ def test_agrees_with_the_recorded_table():
         assert gpu.tdp_watts == float(row["tdp_w"])
         checked += 1
     assert checked > 20
+
+
+def test_a_collective_leaves_a_node_through_all_its_adapters():
+    gpu = load_gpu("h100")
+    assert gpu.ring_link(8) == gpu.group_link(8)
+    assert gpu.ring_link(16).bandwidth == pytest.approx(0.6 * 8 * 50e9)
+    assert gpu.placed(gpus_per_node=2).ring_link(4).bandwidth == pytest.approx(0.6 * 2 * 50e9)
+    assert gpu.placed(network="infiniband-xdr").ring_link(16).bandwidth == gpu.link_bandwidth, "no faster than inside"
+    assert gpu.group_link(16).bandwidth == pytest.approx(0.7 * 50e9)
+
+
+def test_the_same_gpu_in_other_machines():
+    gpu = load_gpu("h100")
+    assert gpu.placed() == gpu
+    assert gpu.placed(link="pcie4").group_link(2).bandwidth == 32e9
+    assert gpu.placed(link="nvlink5").group_link(8).bandwidth == 900e9
+    bridged = load_gpu("rtx-3090").placed(link="nvlink-bridge")
+    assert (bridged.group_link(2).bandwidth, bridged.group_link(4).name) == (56.25e9, "pcie")
+    assert gpu.placed(network="ethernet").group_link(16).name == "ethernet-100g"
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "said"),
+    [
+        ({"link": "infiniband"}, "link", "infiniband joins nodes"),
+        ({"network": "pcie"}, "network", "pcie joins GPUs of one node"),
+        ({"network": "ib-ndr"}, "network", "unknown link 'ib-ndr'"),
+    ],
+)
+def test_links_of_the_other_kind_are_refused(given, key, said):
+    with pytest.raises(InputError, match=said) as caught:
+        load_gpu("h100").placed(**given)
+    assert caught.value.place.key == key
+
+
+def test_all_reduces_across_two_nodes_are_within_a_factor_of_two_of_measured_ones():
+    """Between DGX A100 with 100 Gbit/s adapters, Vidur's profiling: (GPUs, of a node, bytes, measured microseconds)."""
+    rows = [
+        (2, 1, 67108864, 11439), (4, 2, 67108864, 8490), (8, 4, 67108864, 5239), (2, 1, 16777216, 2899), (8, 4, 16777216, 1581),
+        (8, 4, 2048, 63), (16, 8, 2048, 65),
+    ]  # fmt: skip
+    constants = load_constants(load_gpu("a100"), "vllm").all_reduce["8"]
+    for ways, per_node, size, measured in rows:
+        gpu = load_gpu("a100").placed(network="infiniband-edr", gpus_per_node=per_node)
+        priced = AllReduce(constants, gpu.ring_link(ways), ways, size).seconds(1) * 1e6
+        assert 0.5 < priced / measured < 2, (ways, per_node, size, priced, measured)
