@@ -32,9 +32,16 @@ def list_(json: options.Json = False) -> None:
       bench experiment list
     """
     from experiments.claims.registry import MODULES, find, notebook
+    from experiments.claims.target import MODELLED
+    from experiments.registries import REAL
 
     rows = [
-        {"name": name, "title": find(name).TITLE, "notebook": f"experiments/notebooks/{notebook(name)}"}
+        {
+            "name": name,
+            "title": find(name).TITLE,
+            "notebook": f"experiments/notebooks/{notebook(name)}",
+            "backends": ["sim"] if name in MODELLED else ["sim", *REAL],
+        }
         for name in MODULES
     ]
     if json:
@@ -49,8 +56,9 @@ def list_(json: options.Json = False) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("name")
     table.add_column("about", overflow="fold")
+    table.add_column("runs on", overflow="fold")
     for row in rows:
-        table.add_row(row["name"], row["title"])
+        table.add_row(row["name"], row["title"], " ".join(row["backends"]))
     stdout().print(table)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from experiments.planner.deployment import deployment_of
 from experiments.planner.plan import Plan
 from experiments.planner.quantization import Guide
 from experiments.planner.search import Found
@@ -34,6 +35,7 @@ def plan_json(plan: Plan, guide: Guide | None = None, emitted: dict[str, str] | 
         "margin": plan.margin,
         "within_error": plan.within_error if plan.best else None,
         "binds": plan.binds or None,
+        "weights_from": (deployment_of(plan, plan.best).about_weights() or None) if plan.best else None,
         "sure": _found(plan, plan.sure),
         "plain": _found(plan, plan.plain),
         "roomier": _found(plan, plan.roomier),

@@ -22,6 +22,8 @@ def test_list_names_them_all() -> None:
     assert found.exit_code == 0 and all(name in found.output for name in MODULES)
     rows = json.loads(bench("list", "--json").output)
     assert [row["name"] for row in rows] == list(MODULES)
+    runs_on = {row["name"]: row["backends"] for row in rows}
+    assert runs_on["batching"] == ["sim", "torch", "triton"] and runs_on["sizing"] == ["sim"]
     assert all((Path(__file__).parents[3] / row["notebook"]).is_file() for row in rows)
 
 

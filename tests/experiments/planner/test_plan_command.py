@@ -38,6 +38,8 @@ def test_json_and_the_guide(traffic: Path) -> None:
     assert found["quantization"]["modes"][0]["name"] == "bf16"
     assert found["slo"] == {"ttft_p95": 300.0, "tpot_p95": 30.0}
     assert found["prices"]["h100-sxm"]["source"].startswith("list price")
+    plain = found["best"]["quantization"] == "bf16"
+    assert (found["weights_from"] is None) == plain
 
 
 def test_a_manifest_alone_on_stdout_or_in_a_file(traffic: Path, tmp_path: Path) -> None:
