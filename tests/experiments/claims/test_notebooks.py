@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from experiments.claims.notebooks import FOLDER, PARAMETERS, changes, execute, outputs, read_notebook, tidy, verdicts
-from experiments.claims.registry import MODULES, notebook
+from experiments.claims.notebooks import (
+    FOLDER,
+    PARAMETERS,
+    changes,
+    execute,
+    outputs,
+    read_notebook,
+    text_of,
+    tidy,
+    verdicts,
+)
+from experiments.claims.registry import MODULES, find, notebook
 from workloads.errors import InputError
 
 MOST_BYTES = 400_000
@@ -44,6 +55,13 @@ def test_claims_in_the_prose_carry_no_figures_of_ours() -> None:
     for name in MODULES:
         prose = "".join("".join(c["source"]) for c in read_notebook(name)["cells"] if c["cell_type"] == "markdown")
         assert not re.search(r"\b(we find|we found|our figure is|the verdict is)\b", prose, re.IGNORECASE), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_it_tells_of_the_method_what_its_module_tells(name: str) -> None:
+    method = (inspect.getdoc(find(name)) or "").partition("\n\n")[2]
+    told = text_of(read_notebook(name)["cells"][0]["source"])
+    assert method and " ".join(method.split()) in " ".join(told.split()), "copy the docstring into its first cell"
 
 
 def test_tidied_notebooks_hold_nothing_of_the_run() -> None:
