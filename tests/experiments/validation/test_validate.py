@@ -182,3 +182,20 @@ def test_too_few_points_are_not_fitted(table):
     found = validate(rows, jobs=1, fit=True)
     assert found.fitted == {}
     assert math.isfinite(found.cells[0].log_ratio)
+
+
+@pytest.mark.parametrize(("median", "warned"), [(950.0, True), (300.0, False)])
+def test_a_first_token_that_waits_all_along_is_doubted(median, warned):
+    """Waiting when a load starts (a mean far above the median) is predicted well; waiting all along hangs on what runs together."""
+    from types import SimpleNamespace as Part
+
+    from experiments.validation.doubts import _first_token
+
+    figures = {"ttft_ms_mean": 1000.0, "ttft_ms_p50": median, "output_tokens_per_s": 100.0}
+    cell = Part(
+        result=Part(facts={"queue_ms": 700.0, "kv_tokens": 1e9}, figures=figures),
+        point=Part(front_end=True, workload={"load": {"mode": "open"}}),
+        deployment=Part(layout=Part(replicas=1)),
+        row=Part(isl="1", osl="1", load="concurrency=4", load_kind="closed_loop_concurrency", notes=""),
+    )
+    assert any("all along" in reason for reason in _first_token(cell)) == warned
