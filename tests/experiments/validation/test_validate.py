@@ -186,7 +186,7 @@ def test_too_few_points_are_not_fitted(table):
 
 @pytest.mark.parametrize(("median", "warned"), [(950.0, True), (300.0, False)])
 def test_a_first_token_that_waits_all_along_is_doubted(median, warned):
-    """Waiting when a load starts (a mean far above the median) is predicted well; waiting all along hangs on what runs together."""
+    """Waiting when a load starts (a mean far above the median) is predicted well; waiting all along hangs on what coincides."""
     from types import SimpleNamespace as Part
 
     from experiments.validation.doubts import _first_token
