@@ -3,7 +3,8 @@ against the card's own. Run as `python -m experiments.gpu_check --out DIR`; with
 tiny model on a CPU.
 
 Written for a GPU that is lent for minutes: results are printed and written as they come, and what there is no time for is left
-out by name.
+out by name. Each of the phases has a process of its own, so that one that crashes, hangs, or leaves the device unusable takes
+nothing of the others with it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import math
 import platform
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from backends.extra import need_torch
+from experiments.gpu_findings import Findings, Row
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +35,10 @@ if TYPE_CHECKING:
     from backends.ops.selfcheck import Check
     from experiments.resolve import Resolved
 
-Row = dict[str, Any]
+PHASES = {"kernels": 0.35, "speeds": 0.35, "packed": 0.5, "serving": 1.0}
+"""Phases in the order of their worth, and which part of the time that is left then they may take."""
+_STARTING = 20.0
+"""Seconds that a phase's process may take beyond its time, to end what it has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +47,13 @@ class Plan:
 
     Attributes:
         model: a bundled name or a folder; its weights are made up. backend, device, dtype: as in a workload.
-        copy_bytes, square: sizes of the copy and of the matrix product that stand for the card.
+        copy_bytes, square: sizes of the copy and of the matrix product that stand for the card; packed layers are as wide.
         batches, context: of decode steps. prompts: lengths of prompts.
         clients, prompt, answer: of serving: so many requests at once, of these lengths.
         seats: most sequences of a step.
+        modes, rows: of packed layers, and their tokens; "": not packed.
+        many: tokens at which expanding once is held against expanding on the way.
+        packed: (weights, KV, batch, context) of decode steps of whole packed models; "auto": not packed.
     """
 
     model: str
@@ -60,11 +69,22 @@ class Plan:
     prompt: int
     answer: int
     seats: int
+    modes: tuple[str, ...]
+    rows: tuple[int, ...]
+    many: tuple[int, ...]
+    packed: tuple[tuple[str, str, int, int], ...]
 
 
 ON_A_GPU = Plan(
     "meta-llama/Llama-3.1-8B", "triton", "cuda", "bf16", 4 << 30, 8192, (1, 4, 16, 64, 128, 256), 1024, (512, 2048, 8192),
     (1, 16, 64), 512, 128, 64,
+    ("", "gptq-int4", "int8-w8a16", "awq-int4", "fp8-channel", "int8-w8a8", "fp8-block", "nvfp4", "mxfp4", "squeezellm-4bit"),
+    (1, 16, 64), (512, 1024, 2048),
+    (
+        ("auto", "auto", 1, 1024), ("gptq-int4", "auto", 1, 1024), ("awq-int4", "auto", 1, 1024), ("int8-w8a16", "auto", 1, 1024),
+        ("auto", "auto", 64, 2048), ("fp8-channel", "fp8-e4m3", 64, 2048), ("auto", "fp8-e4m3", 64, 2048),
+        ("gptq-int4", "auto", 64, 2048), ("int8-w8a8", "int8", 64, 2048),
+    ),
 )  # fmt: skip
 
 
@@ -73,79 +93,16 @@ def dry_plan(folder: Path) -> Plan:
     from backends.weights.tiny import make_tiny
 
     model = str(make_tiny("tiny-llama", folder))
-    return Plan(model, "torch", "cpu", "fp32", 1 << 22, 128, (1, 2), 32, (16, 64), (1, 2), 12, 4, 4)
-
-
-@dataclass(slots=True)
-class Findings:
-    """What was found so far, printed and kept in `results.json` and `results.md` of a folder.
-
-    Attributes:
-        facts: of the machine. sections: title → rows. left_out: what there was no time for, or what failed and how.
-        end: value of `time.monotonic()` after which nothing new is begun.
-    """
-
-    folder: Path
-    facts: Row
-    end: float
-    sections: dict[str, list[Row]] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    wrong: bool = False
-
-    def add(self, title: str, row: Row) -> None:
-        """One more row."""
-        self.sections.setdefault(title, []).append(row)
-        print(f"{title}: " + ", ".join(f"{name} {_shown(value)}" for name, value in row.items()), flush=True)
-        self.write()
-
-    def part(self, title: str, work: Callable[[], object], least: float = 20.0) -> None:
-        """Do some work if there are `least` seconds left for it. A failure is noted, and the rest goes on."""
-        if time.monotonic() + least > self.end:
-            self._miss(f"{title}: no time left")
-            return
-        try:
-            work()
-        except Exception as error:  # compilers and drivers raise what they like, and time on a card is too dear to stop
-            self.wrong = True
-            self._miss(f"{title}: {type(error).__name__}: {error}")
-
-    def _miss(self, words: str) -> None:
-        self.left_out.append(words)
-        print(f"left out: {words}", flush=True)
-        self.write()
-
-    def write(self) -> None:
-        """Both files as they stand."""
-        whole = {"facts": self.facts, "sections": self.sections, "left_out": self.left_out}
-        (self.folder / "results.json").write_text(json.dumps(_plain(whole), indent=1) + "\n", "utf-8")
-        (self.folder / "results.md").write_text(self.page(), "utf-8")
-
-    def page(self) -> str:
-        """All of it in Markdown."""
-        lines = [f"# What {self.facts['card']} does", ""]
-        lines += [f"* {name}: {value}" for name, value in self.facts.items()]
-        for title, rows in self.sections.items():
-            names = list(rows[0])
-            lines += ["", f"## {title}", "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-            lines += ["| " + " | ".join(_shown(row.get(name)) for name in names) + " |" for row in rows]
-        if self.left_out:
-            lines += ["", "## Left out", "", *(f"* {each}" for each in self.left_out)]
-        return "\n".join(lines) + "\n"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, float):
-        return "–" if math.isnan(value) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return str(value)
-
-
-def _plain(value: Any) -> Any:
-    """Without NaN and infinity, which JSON has not."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    packed = (
+        ("auto", "auto", 1, 32),
+        ("int8-w8a16", "auto", 1, 32),
+        ("auto", "auto", 2, 32),
+        ("fp8-channel", "fp8-e4m3", 2, 32),
+    )
+    modes = ("", "gptq-int4")
+    return Plan(
+        model, "torch", "cpu", "fp32", 1 << 22, 128, (1, 2), 32, (16, 64), (1, 2), 12, 4, 4, modes, (1, 2), (), packed
+    )
 
 
 def machine(device: torch.device) -> Row:
@@ -178,17 +135,15 @@ def check_kernels(found: Findings, plan: Plan, device: torch.device) -> Iterator
     """Every operator of the backend against plain torch in float32, by the types of activations and of pages."""
     import torch
 
-    from backends.ops.selfcheck import check_round
-    from backends.ops.selfcheck_packed import check_packed
+    from backends.ops.selfcheck import GROUPS, check_round
+    from backends.ops.selfcheck_packed import EXPERTS, check_packed, check_packed_experts
     from backends.torch.operators import make_operators
+    from backends.weights.dummy_packed import RUNNABLE
 
     operators = make_operators(plan.backend, device)
     fp8 = torch.float8_e4m3fn
     if device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) < (8, 9):
         fp8 = torch.float8_e5m2
-
-    def one(dtype: torch.dtype, pages: torch.dtype) -> None:
-        add(check_round(operators, device, dtype, pages))
 
     def add(checks: Iterable[Check]) -> None:
         for check in checks:
@@ -196,10 +151,22 @@ def check_kernels(found: Findings, plan: Plan, device: torch.device) -> Iterator
             row = {"operator": check.operator, "of": check.case, "error / allowed": check.error, "holds": check.holds}
             found.add("Kernels against plain torch", row)
 
+    def one(dtype: torch.dtype, pages: torch.dtype, group: str) -> Callable[[], None]:
+        return lambda: add(check_round(operators, device, dtype, pages, groups=(group,)))
+
+    def packed(check: Callable[..., Iterable[Check]], dtype: torch.dtype, mode: str) -> Callable[[], None]:
+        return lambda: add(check(operators, device, dtype, (mode,)))
+
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        for pages in (dtype, fp8, torch.int8):
-            yield f"kernels, {dtype} with pages of {pages}", lambda dtype=dtype, pages=pages: one(dtype, pages)
-        yield f"packed weights, {dtype}", lambda dtype=dtype: add(check_packed(operators, device, dtype))
+        for group in GROUPS:
+            yield f"{group}, {dtype}", one(dtype, dtype, group)
+        for pages in (fp8, torch.int8):
+            yield f"attention, {dtype} with pages of {pages}", one(dtype, pages, "attention")
+        modes = RUNNABLE if dtype == torch.bfloat16 else ("gptq-int4", "int8-w8a8", "fp8-block")
+        for mode in modes:
+            yield f"packed weights, {dtype}, {mode}", packed(check_packed, dtype, mode)
+        for mode in EXPERTS if dtype == torch.bfloat16 else ():
+            yield f"packed experts, {dtype}, {mode}", packed(check_packed_experts, dtype, mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +177,13 @@ class Card:
     rate: float
 
 
-def time_card(found: Findings, plan: Plan, device: torch.device) -> Card:
+def time_card(plan: Plan, device: torch.device) -> Card:
     """A large copy and a large matrix product."""
     from backends.torch.speed import copy_bandwidth, matmul_rate
     from backends.weights.load import DTYPES
 
     card = Card(copy_bandwidth(device, plan.copy_bytes), matmul_rate(device, DTYPES[plan.dtype], plan.square))
-    found.add("The card", {"copy, GB/s": card.bandwidth / 1e9, f"product in {plan.dtype}, TFLOP/s": card.rate / 1e12})
+    free_memory()
     return card
 
 
@@ -241,7 +208,7 @@ def time_decode(found: Findings, plan: Plan, model: Model, card: Card) -> Iterat
             "attention, of copy": cached / layers / took.attention / card.bandwidth,
             "tokens/s": batch / best,
         })  # fmt: skip
-        _free()
+        free_memory()
 
     for batch in plan.batches:
         yield f"decode, batch {batch}", lambda batch=batch: one(batch)
@@ -260,7 +227,7 @@ def time_prefill(found: Findings, plan: Plan, model: Model, card: Card) -> Itera
             "of product": (dense + attention) / took.step / card.rate, "attention of a layer, µs": took.attention * 1e6,
             "attention, of product": attention / layers / took.attention / card.rate, "tokens/s": tokens / took.step,
         })  # fmt: skip
-        _free()
+        free_memory()
 
     for tokens in plan.prompts:
         yield f"prefill of {tokens}", lambda tokens=tokens: one(tokens)
@@ -366,7 +333,8 @@ def serve_with_transformers(found: Findings, plan: Plan, model: Model, card: Car
         })  # fmt: skip
 
 
-def _free() -> None:
+def free_memory() -> None:
+    """Give the device back what nothing holds any more."""
     import torch
 
     gc.collect()
@@ -374,32 +342,118 @@ def _free() -> None:
         torch.cuda.empty_cache()
 
 
-def check(plan: Plan, folder: Path, minutes: float) -> Findings:
-    """Everything in the order of its worth."""
-    from backends.weights.device import pick_device
+def load(plan: Plan, device: torch.device, quantization: str = "auto") -> Model:
+    """The plan's model with weights that are made up."""
+    from backends.torch.operators import make_operators
+    from backends.weights.load import load_model
+    from backends.weights.source import find_source
+
+    return load_model(
+        find_source(plan.model, "dummy"), device=device, dtype=plan.dtype, load="dummy", quantization=quantization,
+        operators=make_operators(plan.backend, device),
+    )  # fmt: skip
+
+
+def kernels(found: Findings, plan: Plan, device: torch.device) -> None:
+    """Whether they are right."""
+    for title, work in check_kernels(found, plan, device):
+        found.part(title, work, least=5)
+
+
+def speeds(found: Findings, plan: Plan, device: torch.device) -> None:
+    """The card, and a model's steps on it."""
+    card = time_card(plan, device)
+    found.add("The card", {"copy, GB/s": card.bandwidth / 1e9, f"product in {plan.dtype}, TFLOP/s": card.rate / 1e12})
+    model = load(plan, device)
+    for title, work in time_decode(found, plan, model, card):
+        found.part(title, work, least=10)
+    for title, work in time_prefill(found, plan, model, card):
+        found.part(title, work, least=10)
+
+
+def packed(found: Findings, plan: Plan, device: torch.device) -> None:
+    """The same of packed weights."""
+    from experiments.gpu_packed import compare_expanding, time_packed_layers, time_packed_models
+
+    card = time_card(plan, device)
+    for title, work in time_packed_layers(found, plan, device, card.bandwidth):
+        found.part(title, work, least=5)
+    for title, work in time_packed_models(found, plan, lambda mode: load(plan, device, mode), free_memory):
+        found.part(title, work, least=15)
+    for title, work in compare_expanding(found, plan, device):
+        found.part(title, work, least=5)
+
+
+def serving(found: Findings, plan: Plan, device: torch.device) -> None:
+    """Requests through the engine, and through another's."""
     from experiments.runner import resolve
     from experiments.workload_file import Source, build_workload
 
-    device = pick_device(plan.device)
-    folder.mkdir(parents=True, exist_ok=True)
-    found = Findings(folder, machine(device), time.monotonic() + 60 * minutes)
-    found.facts |= {"model": plan.model, "plan": asdict(plan)}
-    print("\n".join(f"{name}: {value}" for name, value in found.facts.items()), flush=True)
-    for title, work in check_kernels(found, plan, device):
-        found.part(title, work)
-    card = time_card(found, plan, device)
+    card = time_card(plan, device)
     resolved = resolve(build_workload(Source(json.dumps(workload_of(plan, plan.clients[0])), "gpu_check.yaml")))
     model = resolved.real.model
-    for title, work in time_decode(found, plan, model, card):
-        found.part(title, work)
-    for title, work in time_prefill(found, plan, model, card):
-        found.part(title, work)
     for clients in plan.clients:
         mine = with_clients(resolved, plan, clients)
-        found.part(f"serving {clients}", lambda c=clients, r=mine: serve(found, plan, c, r, card), least=40)
-    found.part("transformers", lambda: serve_with_transformers(found, plan, model, card), least=40)
+        found.part(f"serving {clients}", lambda c=clients, r=mine: serve(found, plan, c, r, card), least=25)
+    found.part("transformers", lambda: serve_with_transformers(found, plan, model, card), least=30)
+
+
+_WORK = {"kernels": kernels, "speeds": speeds, "packed": packed, "serving": serving}
+
+
+def run_phase(phase: str, plan: Plan, folder: Path, minutes: float) -> Findings:
+    """One of `PHASES`, in this process; results go to files of its name."""
+    from backends.weights.device import pick_device
+
+    end = time.monotonic() + 60 * minutes
+    device = pick_device(plan.device)
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Findings(folder, machine(device) | {"model": plan.model, "plan": asdict(plan)}, end, name=f"phase-{phase}")
     found.write()
+    found.part(phase, lambda: _WORK[phase](found, plan, device), least=0)
     return found
+
+
+def check(plan: Plan, folder: Path, minutes: float, options: Sequence[str] = ()) -> Findings:
+    """All phases, each in a process of its own, which is ended if it takes too long."""
+    from backends.weights.device import pick_device
+
+    pick_device(plan.device)  # complains where there is none
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Findings(folder, {}, time.monotonic() + 60 * minutes)
+    for phase, share in PHASES.items():
+        seconds = share * (found.end - time.monotonic())
+        if seconds < _STARTING:
+            found.miss(f"{phase}: no time left")
+            continue
+        command = [sys.executable, "-m", "experiments.gpu_check", "--out", str(folder), "--phase", phase]
+        code = _watched([*command, "--minutes", str(seconds / 60), *options], seconds + _STARTING)
+        found.take(f"phase-{phase}")
+        found.wrong |= code != 0
+        if code not in (0, 1):
+            found.miss(f"{phase}: {'ended for taking too long' if code is None else f'its process ended with {code}'}")
+    return found
+
+
+def _watched(command: Sequence[str], seconds: float) -> int | None:
+    """The exit code of a process whose output is passed on; None: it was ended after so many seconds."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+        code = process.wait()
+    finally:
+        timer.cancel()
+        process.kill()
+    return None if late.is_set() else code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -408,15 +462,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results.json and results.md go")
     parser.add_argument("--minutes", type=float, default=8.0, help="begin nothing new after so many")
     parser.add_argument("--dry-run", action="store_true", help="a tiny model on a CPU")
+    parser.add_argument("--phase", choices=PHASES, help="this phase alone, in this process")
     options = parser.parse_args(arguments)
     try:
         need_torch("gpu_check")
         plan = dry_plan(options.out / "model") if options.dry_run else ON_A_GPU
-        found = check(plan, options.out, options.minutes)
+        if options.phase:
+            found = run_phase(options.phase, plan, options.out, options.minutes)
+        else:
+            found = check(plan, options.out, options.minutes, ["--dry-run"] if options.dry_run else [])
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{options.out / 'results.md'}: " + ("something is wrong" if found.wrong else "all is well"))
+    print(f"{options.out / found.name}.md: " + ("something is wrong" if found.wrong else "all is well"))
     return 1 if found.wrong else 0
 
 

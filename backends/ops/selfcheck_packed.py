@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from backends.ops.base import Operators
+from backends.ops.base import Dense, Operators
 from backends.ops.reference import ReferenceOperators
 from backends.ops.selfcheck import Check
-from backends.quantization.base import QuantizedLinear, Sparse
+from backends.quantization.base import QuantizedBank, QuantizedLinear, Sparse
 from backends.weights.dummy_packed import RUNNABLE, random_weight
 from sim.quantization import load_weight_mode
 from workloads.errors import InputError
@@ -41,6 +41,35 @@ def check_packed(
                 error = float((got - want).abs().mean() / want.abs().mean()) / _ALLOWED[dtype]
                 yield Check(
                     "linear", f"{str(dtype)[6:]}, {mode}, {tokens} tokens", error if error == error else float("inf")
+                )
+
+
+EXPERTS = ("gptq-int4", "awq-int4", "int8-w8a8", "fp8-channel", "fp8-block", "nvfp4", "mxfp4")
+"""Modes in which a mixture of experts is checked."""
+
+
+def check_packed_experts(
+    ops: Operators, device: torch.device, dtype: torch.dtype, modes: Sequence[str] = EXPERTS
+) -> Iterator[Check]:
+    """A mixture of experts in one kernel, for few tokens and for many."""
+    plain, experts, width, inner = ReferenceOperators(), 8, 256, 128
+    for mode in modes:
+        generator, kind = torch.Generator(device).manual_seed(0), load_weight_mode(mode)
+        wide, narrow = (
+            QuantizedBank(random_weight(kind, experts * rows, columns, generator), experts, mode)
+            for rows, columns in ((2 * inner, width), (width, inner))
+        )
+        router = Dense((torch.randn(experts, width, generator=generator, device=device) / 16).to(dtype))
+        for tokens in (4, 600):
+            x = torch.randn(tokens, width, generator=generator, device=device).to(dtype)
+            with suppress(InputError):
+                got = ops.experts(x, router, wide, narrow, 2, True).double()
+                want = plain.experts(
+                    x, router, wide, narrow, 2, True
+                ).double()  # in this dtype: routing must be the same
+                error = float((got - want).abs().mean() / want.abs().mean()) / (2 * _ALLOWED[dtype])
+                yield Check(
+                    "experts", f"{str(dtype)[6:]}, {mode}, {tokens} tokens", error if error == error else float("inf")
                 )
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from backends.model.model import Model
+from backends.quantization.score import weights_in_memory
 from backends.torch.graphs import CudaCapture, DecodeGraphs
 from backends.torch.pack import Rows, bare_batch, pack
 from backends.torch.places import Places
-from backends.torch.pool import KVPool
+from backends.torch.pool import KVPool, stored_dtype, token_bytes
 
 _PAGE = 16
 _ROUNDS = 5
@@ -65,12 +66,16 @@ class DecodeTime(NamedTuple):
     attention: float
 
 
-def decode_time(model: Model, batch: int, context: int) -> DecodeTime:
-    """A step in which `batch` sequences of `context` tokens each get one more; no sampling, nothing of the host's planning."""
+def decode_time(model: Model, batch: int, context: int, kv: str = "auto") -> DecodeTime:
+    """A step in which `batch` sequences of `context` tokens each get one more; no sampling, nothing of the host's planning.
+
+    Args:
+        kv: as in `kv.dtype`.
+    """
     device, spec = model.device, model.architecture.spec
     pages = -(-context // _PAGE)
-    pool = KVPool(spec, batch * pages + 1, _PAGE, model.dtype, device)
-    pool.cache.normal_()
+    pool = KVPool(spec, batch * pages + 1, _PAGE, stored_dtype(kv, model.dtype), device)
+    fill_pages(pool)
     places = Places(device, batch * pages, batch + 1, pages)
     for row in range(batch):
         places.lay(row + 1, 0, np.arange(row * pages, (row + 1) * pages))
@@ -85,18 +90,31 @@ def decode_time(model: Model, batch: int, context: int) -> DecodeTime:
     there, turn = packed.batch(places), cycle(pool.cache)
     q = torch.randn(batch, spec.heads, spec.head_dim, dtype=model.dtype, device=device)
 
+    how = {} if pool.scales is None else {"kv_scales": tuple(pool.scales[0])}
+
     def attend() -> object:
         keys, values = next(turn)
-        return model.operators.attention(q, keys, values, there, scale=spec.head_dim**-0.5)
+        return model.operators.attention(q, keys, values, there, scale=spec.head_dim**-0.5, **how)
 
     return DecodeTime(step, recorded, seconds_a_call(attend, device))
 
 
-def decode_bytes(model: Model, batch: int, context: int) -> tuple[int, int]:
+def fill_pages(pool: KVPool) -> None:
+    """Numbers of ordinary size in every page, whatever its type."""
+    if pool.cache.element_size() > 1:
+        pool.cache.normal_()
+    elif pool.scales is None:
+        pool.cache.view(torch.uint8).random_(0, 64)  # fp8, from 0 to about 2
+    else:
+        pool.cache.random_(-127, 128)
+        pool.scales.fill_(1 / 64)
+
+
+def decode_bytes(model: Model, batch: int, context: int, kv: str = "auto") -> tuple[int, int]:
     """Bytes that such a step must read: of weights (the embedding table aside) and of keys and values."""
-    spec, size = model.architecture.spec, model.dtype.itemsize
-    weights = spec.params_total - (0 if spec.tied else spec.vocab * spec.hidden)
-    return weights * size, 2 * spec.layers * spec.kv_heads * spec.head_dim * size * batch * context
+    spec, everything = model.architecture.spec, weights_in_memory(model)[0]
+    weights = everything - (0 if spec.tied else model.parameters.embedding.nbytes)
+    return weights, token_bytes(spec, stored_dtype(kv, model.dtype)) * batch * context
 
 
 class PrefillTime(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 pytest.importorskip("torch", minversion="2.0")
 pytest.importorskip("transformers")
 
-from experiments.gpu_check import Findings, main
+from experiments.gpu_check import _watched, main
+from experiments.gpu_findings import Findings
+from experiments.gpu_packed import predicted
 
 
 @pytest.mark.slow
@@ -38,6 +42,44 @@ def test_a_dry_run_goes_through_everything(tmp_path: Path, capsys: pytest.Captur
     assert {"card", "torch", "triton", "transformers", "date"} <= results["facts"].keys()
     assert "| batch | context |" in page and results["facts"]["card"] in page and "Decode steps: batch 1" in said
     assert (tmp_path / "run-2" / "report.html").is_file()
+    assert {row["weights"] for row in sections["Packed layers"]} == {"fp32", "gptq-int4"}
+    steps = sections["Decode steps of packed models"]
+    assert [row["weights"] for row in steps] == ["fp32", "int8-w8a16", "fp32", "fp8-channel"]
+    assert steps[0]["times unpacked"] == 1 and steps[3]["KV"] == "fp8-e4m3"
+    assert not list(tmp_path.glob("phase-*")), "joined"
+
+
+@pytest.mark.parametrize(("program", "code"), [
+    ("import os; print('began', flush=True); os.abort()", -6), ("import time; print('began', flush=True); time.sleep(60)", None),
+    ("print('began')", 0),
+])  # fmt: skip
+def test_a_phase_that_crashes_or_hangs_ends_and_what_it_said_is_passed_on(program, code, capfd) -> None:
+    assert _watched([sys.executable, "-c", program], 3) == code
+    assert "began" in capfd.readouterr().out
+
+
+def test_a_phases_results_are_joined_and_missing_ones_are_named(tmp_path: Path) -> None:
+    whole = Findings(tmp_path, {}, time.monotonic() + 30)
+    part = Findings(tmp_path, {"card": "some card"}, time.monotonic() + 30, name="phase-speeds")
+    part.add("Steps", {"batch": 1, "ms": float("nan")})
+    part.miss("prefill of 8192: no time left")
+    whole.take("phase-speeds")
+    whole.take("phase-kernels")
+    assert whole.wrong and whole.facts == {"card": "some card"} and not list(tmp_path.glob("phase-*"))
+    assert whole.left_out == ["prefill of 8192: no time left", "phase-kernels: left no results that can be read"]
+    assert "| 1 | – |" in (tmp_path / "results.md").read_text("utf-8")
+
+
+def test_the_simulator_prices_a_packed_model_of_a_known_card(tmp_path: Path) -> None:
+    from backends.weights.load import load_model
+    from backends.weights.tiny import make_tiny
+
+    model = load_model(make_tiny("tiny-llama", tmp_path / "m"))
+    known = {
+        mode: predicted(model, "NVIDIA H200", mode, "auto", 1, 100) for mode in ("auto", "gptq-int4", "fp8-channel")
+    }
+    assert all(0 < seconds < 0.01 for seconds in known.values()), known
+    assert math.isnan(predicted(model, "Intel(R) Xeon(R) Processor", "auto", "auto", 1, 100))
 
 
 def test_what_fails_or_finds_no_time_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
