@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments.validation_ops.rows import Group, halves, load
 from sim.cost.constants import Constants, load_constants, own_sections
-from sim.cost.fit import Errors, fit_section, log_errors
+from sim.cost.fit import Errors, constants_names, fit_section, log_errors
 from sim.cost.forms import kind_of, section_of
 from sim.cost.timings import Timing
 from sim.cost.write import write_constants
@@ -45,12 +45,28 @@ UNPACKING = {
 TABLES = "NVIDIA aiconfigurator-core 0.12.0 kernel tables"
 
 
+KEPT = {("a100-sxm", "vllm", "moe"): ("expert_us", "pad", "passing")}
+"""Constants that a fit leaves as they are: rows of A100's tables would fill tiles up twice over at a few dozen tokens an expert,
+which served runs (gpt-oss-20b, gpustack's) do not show."""
+
+
+def by_chance(timing: Timing) -> bool:
+    """Whether it is one rank's experts, of several ranks, with fewer tokens than the model has experts.
+
+    The tables give such a rank all that it can have, whatever chance would: one token of DeepSeek-R1 takes as long on one of 32
+    ranks as on a single one.
+    """
+    shape = timing.shape
+    return timing.op == "moe" and shape["ep"] > 1 and shape["tokens"] * shape["topk"] < shape["experts"]
+
+
 def start_of(section: str, constants: Constants, kind: tuple[str, str]) -> Any:
     """Where a fit starts: the constants in force, with the newer terms switched on."""
     found = section_of(constants, *kind)
     if section == "all_reduce":  # few rows: the same starting point for all, which the fit is drawn to
         return replace(found, one_shot_us=4.0, one_shot=0.6, two_shot_us=15.0, two_shot=0.75)
-    extra = {name: value for name, value in START[section].items() if not getattr(found, name)}
+    kept = KEPT.get((constants.gpu, constants.engine, section), ())
+    extra = {n: value for n, value in START[section].items() if n not in kept and not getattr(found, n)}
     return replace(found, **extra)
 
 
@@ -80,8 +96,10 @@ def fit_group(
         return _fit_few([t for timings in sources for t in timings], gpu, constants, kind, starts)
     scale = len(train) / sum(weights)
     begin = start_of(section, constants, (section, kind))
+    kept = KEPT.get((constants.gpu, constants.engine, section), ())
+    names = [name for name in constants_names(begin) if name not in kept]
     fitted = fit_section(
-        train, begin, gpu, quantize=constants.quantize, weights=[w * scale for w in weights], starts=starts
+        train, begin, gpu, names=names, quantize=constants.quantize, weights=[w * scale for w in weights], starts=starts
     )
     return fitted, [Errors.of(log_errors(second, fitted, gpu, constants.quantize)) for second in held]
 
@@ -138,7 +156,7 @@ def main(arguments: list[str]) -> None:
     for (gpu_name, engine, section, kind), groups in together.items():
         gpu = load_gpu(gpu_name)
         constants = load_constants(gpu, engine)
-        sources = [rows.groups[g] for g in groups]
+        sources = [[t for t in rows.groups[g] if not by_chance(t)] for g in groups]
         shares = [NEWER if group.source == "op-latency" else 1.0 for group in groups]
         fitted, errors = fit_group(sources, gpu, constants, shares=shares)
         worst = max(e.median for e in errors)
