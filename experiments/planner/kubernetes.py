@@ -158,7 +158,8 @@ def _container(d: Deployment, mounts: list[dict[str, str]]) -> dict[str, Any]:
         secret = {"name": "hf-token", "key": "token", "optional": True}
         env = [{"name": "HF_HOME", "value": _CACHE}, {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}]
     device = "amd.com/gpu" if _amd(d) else "nvidia.com/gpu"
-    memory = -(-d.checkpoint_bytes // _GIB) + _SHM + _PROCESS * d.gpus
+    memory = _SHM + _PROCESS * d.gpus
+    loading = memory + -(-d.checkpoint_bytes // _GIB)  # pages of the checkpoint count while they are read
     health = {"httpGet": {"path": "/health", "port": PORT}}
     return {
         "name": d.engine,
@@ -168,7 +169,7 @@ def _container(d: Deployment, mounts: list[dict[str, str]]) -> dict[str, Any]:
         **({"env": env} if env else {}),
         "resources": {
             "requests": {"cpu": str(4 * d.gpus), "memory": f"{memory}Gi", device: d.gpus},
-            "limits": {"memory": f"{2 * memory}Gi", device: d.gpus},
+            "limits": {"memory": f"{loading}Gi", device: d.gpus},
         },
         "startupProbe": {**health, "periodSeconds": 10, "failureThreshold": _STARTS // 10},
         "readinessProbe": {**health, "periodSeconds": 5, "failureThreshold": 3},

@@ -149,9 +149,11 @@ def test_images_are_of_the_release_that_the_newest_preset_describes() -> None:
 def test_room_for_the_checkpoint(deployment: Callable[..., Deployment]) -> None:
     def parts(**options: object) -> tuple[int, int, str]:
         workload, _, claim = YAML(typ="safe").load_all(emit(deployment(**options), "kubernetes"))
-        asked = workload["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["memory"]
+        resources = workload["spec"]["template"]["spec"]["containers"][0]["resources"]
+        asked, most = (int(resources[kind]["memory"].removesuffix("Gi")) for kind in ("requests", "limits"))
+        assert 16 < asked < most
         room = claim["spec"]["resources"]["requests"]["storage"]
-        return int(asked.removesuffix("Gi")), int(room.removesuffix("Gi")), claim["spec"]["accessModes"][0]
+        return most, int(room.removesuffix("Gi")), claim["spec"]["accessModes"][0]
 
     plain, online, ready = (parts(quantization=mode) for mode in ("auto", "fp8", "awq-int4"))
     assert plain == online, "FP8 weights are made of the 16-bit checkpoint"
