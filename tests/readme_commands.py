@@ -162,7 +162,7 @@ def renew(page: Path) -> None:
 
 def _elided(shown: str, printed: str) -> str:
     """What was printed, left out where it was left out before: lines are matched by what they say beside their figures, or
-    else by what stands before the first."""
+    else by what stands before the first. Lines that came between two are left out too, visibly."""
     if ELLIPSIS not in shown.splitlines():
         return printed
     lines, at, kept = printed.splitlines(), 0, []
@@ -170,19 +170,21 @@ def _elided(shown: str, printed: str) -> str:
         if line == ELLIPSIS:
             kept.append(line)
             continue
-        if not line.strip():  # a blank that follows what is kept
-            if at < len(lines) and not lines[at].strip():
-                kept.append("")
-                at += 1
-            continue
         words = _words(line)
-        for told in (words, words.partition(" 0")[0][:30]):
-            place = next((i for i in range(at, len(lines)) if _words(lines[i]).startswith(told)), None)
+        for told in (words, words.partition(" 0")[0][:30] or words):
+            place = next((i for i in range(at, len(lines)) if _said(lines[i], told)), None)
             if place is not None:
+                if place > at and kept and kept[-1] != ELLIPSIS:
+                    kept.append(ELLIPSIS)
                 kept.append(lines[place])
                 at = place + 1
                 break
     return "\n".join(kept) + "\n"
+
+
+def _said(line: str, told: str) -> bool:
+    words = _words(line)
+    return words.startswith(told) if told else not words
 
 
 def _words(line: str) -> str:

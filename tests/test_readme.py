@@ -66,9 +66,11 @@ def test_there_are_commands_to_compare() -> None:
 def test_what_was_left_out_is_left_out_again() -> None:
     """Renewed lines are those that say the same; a figure at the start of a line is no reason to take another one."""
     shown = "…\np95 TTFT  10  ok\n…\n40 candidates, 27 simulations\n\nend of 1.5 s\n"
-    printed = "head\np90 TTFT  8  ok\np95 TTFT  12.5  FAIL\nmore\n38 candidates, 9 simulations\n\nend of 12 s\nrest\n"
-    kept = "…\np95 TTFT  12.5  FAIL\n…\n38 candidates, 9 simulations\n\nend of 12 s\n"
-    assert _elided(shown, printed) == kept and agrees(kept.replace("end of 12 s", "end of 12 s\n…"), printed)
+    printed = "head\np90 TTFT  8  ok\np95 TTFT  12.5  FAIL\nmore\n38 candidates, 9 simulations\n{}\nend of 12 s\n"
+    for new, kept_of_it in (("", ""), ("a new line\n", "…\n")):
+        kept = f"…\np95 TTFT  12.5  FAIL\n…\n38 candidates, 9 simulations\n{kept_of_it}\nend of 12 s\n"
+        now = printed.format(new)
+        assert _elided(shown, now) == kept and agrees(kept, now)
 
 
 @pytest.mark.slow
