@@ -10,7 +10,7 @@ it where nothing that decides prices was set otherwise, and nothing where someth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, hypot, isfinite, log
 from statistics import NormalDist
@@ -98,7 +98,15 @@ def _spread(subject: Subject) -> dict[str, Any]:
     spread = spread if isinstance(spread, dict) else {}
     figures = spread.get("cost") or spread.get("figures")
     found = {"figures": figures, "priced": spread.get("priced"), "shares": spread.get("shares")}
-    return {name: value if isinstance(value, dict) else {} for name, value in found.items()}
+    found = {name: value if isinstance(value, dict) else {} for name, value in found.items()}
+    shares = found["shares"].items()
+    return found | {
+        "shares": {name: parts for name, parts in shares if isinstance(parts, dict) and _numbers(parts.values())}
+    }
+
+
+def _numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(v, int | float) and isfinite(v) for v in values)
 
 
 def _logs(side: dict[str, Any], subject: Subject, key: str) -> Ends | None:
@@ -124,8 +132,7 @@ def _logs(side: dict[str, Any], subject: Subject, key: str) -> Ends | None:
 def _parts(side: dict[str, Any], key: str) -> dict[str, float]:
     """The parts of the error of a figure, by class."""
     name = next((n for n in ("ttft", "e2el") if f"_{n}_" in key), "steps")
-    parts = side["shares"].get(name)
-    return parts if isinstance(parts, dict) and parts else {_WHOLE: 1.0}
+    return side["shares"].get(name) or {_WHOLE: 1.0}
 
 
 def _ratio(ends: list[Ends], parts: list[dict[str, float]], common: set[str], scale: float) -> Ends:

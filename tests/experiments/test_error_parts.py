@@ -129,7 +129,7 @@ def test_runs_that_do_not_say_what_their_error_is_made_of(base: tuple) -> None:
 
 NO_SPREADS = (
     None, [], {}, {"figures": 3}, {"figures": {"mean_tpot_ms": [2]}}, {"figures": {"mean_tpot_ms": [1.1, 0.9]}},
-    {"figures": {"mean_tpot_ms": ["a", None]}},
+    {"figures": {"mean_tpot_ms": ["a", None]}}, {"figures": {}, "priced": 3, "shares": {"steps": 4, "ttft": {"linear": "x"}}},
 )  # fmt: skip
 
 
