@@ -72,15 +72,16 @@ class Target:
         from sim.models import load_model
 
         budget = resolve(workload).budget
-        place = Place(file="--backend")
         model = str(Path(self.model).expanduser().resolve()) if self.model is not None else workload.model
         longest = min(budget.max_model_len, load_model(model).max_position)
-        backend = {"name": self.backend} | ({"load": self.load} if self.load else {})
-        changes = {
-            ("backend",): backend, ("model",): model, ("engine", "max_model_len"): longest,
-            ("engine", "kv", "capacity_tokens"): budget.kv_tokens,
-        }  # fmt: skip
-        overrides = [Override(path, value, place) for path, value in changes.items()]
+        named = {"name": ("--backend", self.backend)} | ({"load": ("--load", self.load)} if self.load else {})
+        overrides = [
+            Override(("backend",), {}, Place(file="--backend")),
+            *(Override(("backend", key), value, Place(file=option)) for key, (option, value) in named.items()),
+            Override(("model",), model, Place(file="--model")),
+            Override(("engine", "max_model_len"), longest, Place(file="--model")),
+            Override(("engine", "kv", "capacity_tokens"), budget.kv_tokens, Place(file="--model")),
+        ]
         overrides += [each for each in self.settings if self._has(workload, each.path)]
         return build_workload(replace(workload.source, overrides=(*workload.source.overrides, *overrides)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -134,6 +135,21 @@ def test_mistakes(arguments: tuple[str, ...], said: str) -> None:
     done = bench("batching", "--small", *arguments)
     assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output, done.output
     assert len(done.output.strip().splitlines()) <= 2
+
+
+def test_what_is_not_here_is_told_under_the_option(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4,
+              "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 2048}  # fmt: skip
+    (model / "config.json").write_text(json.dumps(config))
+    done = bench("batching", "--small", "--backend", "triton", "--model", str(model))
+    assert done.exit_code == 2 and "experiment.yaml" not in done.output, done.output
+    assert done.output.startswith(("error: --backend: ", "error: --model: "))  # no torch, no GPU, or no weights
+    done = bench(
+        "batching", "--small", "--backend", "torch", "--model", str(model), "--set", "engine.kv.alocator=paged"
+    )
+    assert done.exit_code == 2 and done.output.startswith("error: --set: engine.kv.alocator: unknown key"), done.output
 
 
 def test_the_command_says_where_it_ran(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
