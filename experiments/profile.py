@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 KERNELS, GPU, CALIBRATION = "kernels.csv", "gpu.toml", "calibration.toml"
 _COLUMNS = (
     "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "tokens", "hidden", "ffn", "topk", "experts",
-    "tp", "ep", "us", "computed_in", "machine", "torch_version", "date",
+    "tp", "ep", "kv_dtype", "us", "computed_in", "machine", "torch_version", "date",
 )  # fmt: skip
 _SERIAL = EngineConfig(depth=1)  # the form's host time is fitted on steps that nothing overlaps
 
@@ -55,10 +55,10 @@ class Profile:
     error: float
 
 
-def fit(model: Model, operators: list[OperatorTiming], steps: list[StepTiming]) -> Profile:
-    """Device, host and element-wise constants from timings of operators and of whole steps."""
+def fit(model: Model, operators: list[OperatorTiming], steps: list[StepTiming], kv: str = "auto") -> Profile:
+    """Device, host and element-wise constants from timings of operators and of whole steps, with keys and values in `kv`."""
     gpu = _device(model, operators)
-    serial = replace(_SERIAL, quantization=_mode(model))
+    serial = replace(_SERIAL, quantization=_mode(model), kv=replace(_SERIAL.kv, dtype=kv))
     spec = replace(model.architecture.spec, dtype=_dtype(model))
     table = MeasuredTable(_timings(operators), "this profile", gpu)
     source = f"`bench profile` of {spec.name} on {gpu.name}: {len(steps)} engine steps"
@@ -123,7 +123,7 @@ def _device(model: Model, operators: list[OperatorTiming]) -> GPUSpec:
         "int8": 0.0,
         "fp4": 0.0,
     }  # a type without tensor cores here is expanded, if anything
-    for op, shape, seconds, kind in operators:
+    for op, shape, seconds, kind, kv in operators:
         if op == "gemm":
             m, n, k = shape["m"], shape["n"], shape["k"]
             multiplied = kind.removesuffix("-block") if kind.removesuffix("-block") in flops else "bf16"
@@ -131,7 +131,8 @@ def _device(model: Model, operators: list[OperatorTiming]) -> GPUSpec:
             if kind == "bf16":
                 bandwidth = max(bandwidth, size * (n * k + m * (n + k)) / seconds)
         elif op == "attn_decode":
-            read = 2 * shape["batch"] * shape["seq"] * shape["kv_heads"] * shape["head_dim"] * size
+            width = size if kv == "bf16" else 1
+            read = 2 * shape["batch"] * shape["seq"] * shape["kv_heads"] * shape["head_dim"] * width
             bandwidth = max(bandwidth, read / seconds)
     total = memory(model.device).total
     return GPUSpec(
@@ -149,8 +150,8 @@ def _timings(operators: Sequence[OperatorTiming]) -> list:
     from workloads.errors import Place
 
     return [
-        Timing(op, kind, "bf16" if op.startswith("attn") else "", shape, seconds * 1e6, "", "", "", "", Place())
-        for op, shape, seconds, kind in operators
+        Timing(op, kind, kv, shape, seconds * 1e6, "", "", "", "", Place())
+        for op, shape, seconds, kind, kv in operators
     ]
 
 
@@ -168,8 +169,10 @@ def write_profile(profile: Profile, model: Model, folder: Path, *, overwrite: bo
         with (partial / KERNELS).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, _COLUMNS)
             writer.writeheader()
-            for op, shape, seconds, kind in profile.operators:
-                writer.writerow({"op": op, "dtype": kind, **shape, "us": f"{seconds * 1e6:.4g}", **about})
+            for op, shape, seconds, kind, kv in profile.operators:
+                writer.writerow(
+                    {"op": op, "dtype": kind, "kv_dtype": kv, **shape, "us": f"{seconds * 1e6:.4g}", **about}
+                )
         (partial / GPU).write_text(_gpu_text(profile.gpu), "utf-8")
         head = f"# What steps take beside their operators; median error on the steps it was fitted to: {profile.error:.1%}\n"
         sections = {name: getattr(profile.constants, name) for name in ("elementwise", "host", "front_end")}

@@ -70,6 +70,16 @@ class KVPool:
         """Slots a page."""
         return self.cache.shape[3]
 
+    def fill(self) -> None:
+        """Numbers of ordinary size in every page, for timing."""
+        if self.cache.element_size() > 1:
+            self.cache.normal_()
+        elif self.scales is None:
+            self.cache.view(torch.uint8).random_(0, 64)  # fp8, from 0 to a few
+        else:
+            self.cache.random_(-127, 128)
+            self.scales.fill_(1 / 64)
+
     def clear(self, page: int) -> None:
         """Fill a page with zeros."""
         for part in self._parts:

@@ -18,9 +18,10 @@ from backends.quantization.experts import quantized_experts
 from backends.torch.build import make_torch_engine
 from backends.torch.executor import TorchExecutor
 from backends.torch.pack import bare_batch
-from backends.torch.pool import KVPool
+from backends.torch.pool import KVPool, stored_dtype
 from sim.config import EngineConfig, KVConfig, SchedulerConfig
 from sim.quantization import load_weight_mode
+from sim.quantization.kv import load_kv_mode
 from workloads.traffic import Request, Span, private_content
 
 _BUDGET, _LEAST, _MOST = 0.05, 3, 200  # seconds for one timing, and repetitions of it
@@ -34,13 +35,15 @@ Tell = Callable[[int, int], None]
 class OperatorTiming(NamedTuple):
     """One call of an operator: its name and shape as `sim.cost.timings` has them, and the median of its seconds.
 
-    `kind`: what is multiplied, by the cost model's names; `bf16` stands for the model's own type.
+    `kind`: what is multiplied, by the cost model's names; `bf16` stands for the model's own type. `kv`: what keys and values
+    are kept in, likewise; "": it has none.
     """
 
     op: str
     shape: dict[str, int]
     seconds: float
     kind: str = "bf16"
+    kv: str = ""
 
 
 class StepTiming(NamedTuple):
@@ -74,19 +77,45 @@ def _powers(least: int, most: int) -> tuple[int, ...]:
     return (*sizes, most)
 
 
-def time_operators(model: Model, grid: Grid, tell: Tell | None = None) -> list[OperatorTiming]:
-    """Every operator that the cost model prices by shape, at every size of the grid that does not take too long."""
+def time_operators(model: Model, grid: Grid, kv: str = "auto", tell: Tell | None = None) -> list[OperatorTiming]:
+    """Every operator that the cost model prices by shape, at every size of the grid that does not take too long.
+
+    Args:
+        kv: as in `kv.dtype`.
+    """
     found: list[OperatorTiming] = []
-    series = [*_linears(model, grid), *_attention(model, grid)]
+    cache = kv_kind(kv)
+    series = [*_linears(model, grid), *_attention(model, grid, kv)]
     for number, (op, kind, calls) in enumerate(series):
         for shape, call in calls:
             seconds = _median(call, model.device)
-            found.append(OperatorTiming(op, shape, seconds, kind))
+            found.append(OperatorTiming(op, shape, seconds, kind, cache if op.startswith("attn") else ""))
             if seconds > _LONGEST_CALL:
                 break
         if tell is not None:
             tell(number + 1, len(series))
-    return found
+    return _without_routers(found)
+
+
+def kv_kind(name: str) -> str:
+    """What keys and values are kept in, by the cost model's names."""
+    return "bf16" if name == "auto" or load_kv_mode(name).bits == 16 else load_kv_mode(name).name.partition("-")[0]
+
+
+def _without_routers(found: list[OperatorTiming]) -> list[OperatorTiming]:
+    """Experts are timed with their router, which the cost model prices as the linear layer that it is: its time is taken off."""
+    products = {
+        (t.shape["m"], t.shape["n"], t.shape["k"]): t.seconds for t in found if t.op == "gemm" and t.kind == "bf16"
+    }
+
+    def alone(timing: OperatorTiming) -> OperatorTiming:
+        if timing.op != "moe":
+            return timing
+        shape = timing.shape
+        router = products.get((shape["tokens"], shape["experts"], shape["hidden"]), 0.0)
+        return timing._replace(seconds=max(timing.seconds - router, timing.seconds / 10))
+
+    return [alone(timing) for timing in found]
 
 
 def _median(call: Callable[[], object], device: torch.device) -> float:
@@ -169,22 +198,23 @@ def _expert_calls(model: Model, layers: list[Experts], grid: Grid) -> Calls:
         yield shape, call
 
 
-def _attention(model: Model, grid: Grid) -> Iterator[tuple[str, str, Calls]]:
+def _attention(model: Model, grid: Grid, kv: str) -> Iterator[tuple[str, str, Calls]]:
     for batch in grid.batches:
-        yield "attn_decode", "bf16", _attention_calls(model, batch, [n for n in grid.lengths if n > 1], decode=True)
+        yield "attn_decode", "bf16", _attention_calls(model, batch, [n for n in grid.lengths if n > 1], kv, decode=True)
     for batch in [b for b in grid.batches if b <= 8]:
         lengths = [n for n in grid.lengths if n * batch <= 2 * grid.tokens[-1]]
         if lengths:
-            yield "attn_prefill", "bf16", _attention_calls(model, batch, lengths, decode=False)
+            yield "attn_prefill", "bf16", _attention_calls(model, batch, lengths, kv, decode=False)
 
 
-def _attention_calls(model: Model, batch: int, lengths: list[int], decode: bool) -> Calls:
+def _attention_calls(model: Model, batch: int, lengths: list[int], kv: str, decode: bool) -> Calls:
     spec, ops = model.architecture.spec, model.operators
     window = model.architecture.windows[0]
     for length in lengths:
         pages = -(-length // _PAGE)
-        pool = KVPool(spec, batch * pages, _PAGE, model.dtype, model.device)
-        pool.cache.normal_()
+        pool = KVPool(spec, batch * pages, _PAGE, stored_dtype(kv, model.dtype), model.device)
+        pool.fill()
+        how = {} if pool.scales is None else {"kv_scales": tuple(pool.scales[0])}
         packed = _packed(model, batch, length, pages, decode)
         q = torch.randn(len(packed.ids), spec.heads, spec.head_dim, dtype=model.dtype, device=model.device)
         shape = {
@@ -195,9 +225,9 @@ def _attention_calls(model: Model, batch: int, lengths: list[int], decode: bool)
             "head_dim": spec.head_dim,
         }
 
-        def call(q=q, turn=cycle(pool.cache), packed=packed) -> object:
+        def call(q=q, turn=cycle(pool.cache), packed=packed, how=how) -> object:
             keys, values = next(turn)
-            return ops.attention(q, keys, values, packed, scale=spec.head_dim**-0.5, window=window)
+            return ops.attention(q, keys, values, packed, scale=spec.head_dim**-0.5, window=window, **how)
 
         yield shape, call
 
@@ -208,21 +238,23 @@ def _packed(model: Model, batch: int, length: int, pages: int, decode: bool) -> 
     return bare_batch([past] * batch, [count] * batch, tables, _PAGE, model.device)
 
 
-def time_steps(model: Model, batches: tuple[int, ...], prompts: tuple[int, ...], steps: int = 12) -> list[StepTiming]:
+def time_steps(
+    model: Model, batches: tuple[int, ...], prompts: tuple[int, ...], steps: int = 12, kv: str = "auto"
+) -> list[StepTiming]:
     """Whole steps of the engine: the prompts of a batch, then `steps` decode steps, for every size."""
     found: list[StepTiming] = []
     for batch in batches:
         for prompt in prompts:
-            found += _served(model, batch, prompt, steps)
+            found += _served(model, batch, prompt, steps, kv)
     return found
 
 
-def _served(model: Model, batch: int, prompt: int, steps: int) -> list[StepTiming]:
+def _served(model: Model, batch: int, prompt: int, steps: int, kv: str) -> list[StepTiming]:
     longest = prompt + steps + 1
     tokens = batch * -(-longest // _PAGE) * _PAGE
     config = EngineConfig(
         scheduler=SchedulerConfig(max_num_seqs=batch, max_num_batched_tokens=max(batch * prompt, batch)),
-        kv=KVConfig(block_size=_PAGE, prefix_caching=False), depth=1,
+        kv=KVConfig(block_size=_PAGE, prefix_caching=False, dtype=kv), depth=1,
     )  # fmt: skip
     executor = TorchExecutor(model, forced_lengths=True)
     engine = make_torch_engine(config, executor, capacity=tokens, max_len=longest)

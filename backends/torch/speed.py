@@ -75,7 +75,7 @@ def decode_time(model: Model, batch: int, context: int, kv: str = "auto") -> Dec
     device, spec = model.device, model.architecture.spec
     pages = -(-context // _PAGE)
     pool = KVPool(spec, batch * pages + 1, _PAGE, stored_dtype(kv, model.dtype), device)
-    fill_pages(pool)
+    pool.fill()
     places = Places(device, batch * pages, batch + 1, pages)
     for row in range(batch):
         places.lay(row + 1, 0, np.arange(row * pages, (row + 1) * pages))
@@ -97,17 +97,6 @@ def decode_time(model: Model, batch: int, context: int, kv: str = "auto") -> Dec
         return model.operators.attention(q, keys, values, there, scale=spec.head_dim**-0.5, **how)
 
     return DecodeTime(step, recorded, seconds_a_call(attend, device))
-
-
-def fill_pages(pool: KVPool) -> None:
-    """Numbers of ordinary size in every page, whatever its type."""
-    if pool.cache.element_size() > 1:
-        pool.cache.normal_()
-    elif pool.scales is None:
-        pool.cache.view(torch.uint8).random_(0, 64)  # fp8, from 0 to about 2
-    else:
-        pool.cache.random_(-127, 128)
-        pool.scales.fill_(1 / 64)
 
 
 def decode_bytes(model: Model, batch: int, context: int, kv: str = "auto") -> tuple[int, int]:

@@ -20,6 +20,9 @@ def profile(
     quantization: Annotated[
         str, typer.Option(metavar="NAME", help="Of weights that are made up; else the checkpoint's.")
     ] = "auto",
+    kv_dtype: Annotated[
+        str, typer.Option("--kv-dtype", metavar="NAME", help="Of keys and values: auto, fp8-e4m3, fp8-e5m2, int8.")
+    ] = "auto",
     device: Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda or auto.")] = "auto",
     tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Most tokens of a step.")] = 512,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most sequences that decode together.")] = 16,
@@ -38,11 +41,13 @@ def profile(
       bench profile --model models/smollm2 -o table
       bench profile --model config.json --load dummy --tokens 2048 --batch 64 -o table
       bench profile --model config.json --load dummy --quantization awq-int4 -o table-w4
+      bench profile --model config.json --load dummy --quantization fp8 --kv-dtype fp8 -o table-fp8
     """
     from backends.extra import need_torch
     from workloads.folders import check_replaceable
 
     need_torch("bench profile")
+    kv = _kv(kv_dtype)
     from experiments.profile import KERNELS
 
     check_replaceable(out, KERNELS, overwrite=overwrite)
@@ -66,10 +71,10 @@ def profile(
     length = min(length, loaded.architecture.spec.max_position)
     grid = Grid.up_to(tokens, batch, length)
     with Progress("timing operators", enabled=not (json or quiet)) as progress:
-        timings = time_operators(loaded, grid, lambda done, total: progress(done, total, "kinds and shapes"))
+        timings = time_operators(loaded, grid, kv, lambda done, total: progress(done, total, "kinds and shapes"))
     prompts = tuple(sorted({16, min(64, length), min(256, length, max(tokens // 2, 16))}))
-    steps = time_steps(loaded, tuple(size for size in grid.batches if size <= 16), prompts)
-    found = fit(loaded, timings, steps)
+    steps = time_steps(loaded, tuple(size for size in grid.batches if size <= 16), prompts, kv=kv)
+    found = fit(loaded, timings, steps, kv)
     write_profile(found, loaded, out, overwrite=overwrite)
     told = {
         "folder": str(out), "device": found.gpu.name, "timings": len(timings), "steps": len(steps),
@@ -88,3 +93,24 @@ def profile(
         )
         typer.echo(f"backend: {{name: sim, gpu: {out}/gpu.toml}}")
         typer.echo(f"cost: {{tables: [{out}/kernels.csv], calibration: {out}/calibration.toml}}")
+
+
+def _kv(name: str) -> str:
+    """A KV dtype that the engine runs, by its own name.
+
+    Raises:
+        InputError: there is none, or it can only be simulated.
+    """
+    from backends.torch.pool import STORED
+    from sim.quantization.kv import load_kv_mode
+    from workloads.errors import InputError, Place
+
+    if name.lower() == "auto":
+        return "auto"
+    mode = load_kv_mode(name)
+    if mode.name not in STORED:
+        raise InputError(
+            f"KV in {mode.name} can only be simulated", place=Place(key="--kv-dtype"),
+            hint=f"these run: auto, {', '.join(STORED)}",
+        )  # fmt: skip
+    return mode.name

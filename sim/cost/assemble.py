@@ -228,6 +228,11 @@ class Assembler:
             activation_bytes=_ACTIVATION_BYTES[mode.activation] if covered else 2.0,
             tokens_factor=max(self.ep // self.tp, 1), skew=self.skew,
         )  # fmt: skip
+        if self.table is not None:
+            rows = ("w8a16" if mode.bits == 8 else "w4a16") if covered and mode.weight_only else kind
+            shape = (model.hidden, model.expert_ffn, model.experts_per_token, model.experts)
+            ways = (expert_tensor_ways(self.tp, self.ep), self.ep)
+            operator = self.table.experts(operator, rows, self.skew, *shape, *ways)
         return Placed("experts", operator, model.moe_layers)
 
     # Everything between the linear layers
@@ -344,7 +349,7 @@ class Assembler:
         analytic = DecodeAttention(constants, self.gpu, heads, kv_heads, vector, model.head_dim)
         if self.table is None:
             return analytic
-        cache = "fp8" if narrow else "bf16"
+        cache = self.table.cache(self.kv.name) if narrow else "bf16"
         return self.table.decode(analytic, "bf16", cache, heads, kv_heads, model.head_dim, constants)
 
     def _prefill(self) -> Operator:
@@ -362,7 +367,7 @@ class Assembler:
         analytic = PrefillAttention(constants, self.gpu, compute, heads, model.head_dim, size)
         if self.table is None:
             return analytic
-        cache = "fp8" if narrow else "bf16"
+        cache = self.table.cache(self.kv.name) if narrow else "bf16"
         return self.table.prefill(analytic, compute, cache, heads, kv_heads, model.head_dim, constants)
 
 

@@ -22,7 +22,7 @@ from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.cost.forms import predict, quantise_seconds
+from sim.cost.forms import predict, quantise_seconds, skew_of
 from sim.cost.operators import Operator, Work
 from sim.cost.timings import Timing, read_timings
 from workloads.errors import InputError, Place
@@ -268,6 +268,10 @@ class MeasuredTable:
             kind = attention_key(timing.op, timing.dtype, timing.kv_dtype)
             self._groups[(*kind, *heads)][(batch, seq)].append(timing.us)
             self._rows[kind].append(timing)
+        elif timing.op == "moe":
+            tokens, *shape = timing.size
+            skew = skew_of(timing.distribution) if timing.distribution else None
+            self._groups[("moe", timing.dtype, skew, *shape)][(tokens,)].append(timing.us)
 
     @classmethod
     def read(
@@ -336,6 +340,23 @@ class MeasuredTable:
         if not points:
             return fallback
         return MeasuredCurve(fallback, fallback, {size: us for (size,), us in points.items()}, self.source, token_bytes)
+
+    def experts(self, fallback: Operator, dtype: str, skew: float, *shape: float) -> Operator:
+        """A layer's experts, measured if the table has them, routed as unevenly or, where rows do not say, however they were.
+
+        Args:
+            shape: hidden and expert width, experts a token and in all, tensor and expert parallel ways.
+        """
+        points = self._points(("moe", dtype, skew, *shape)) or self._points(("moe", dtype, None, *shape))
+        if not points:
+            return fallback
+        found = MeasuredCurve(fallback, fallback, {tokens: us for (tokens,), us in points.items()}, self.source)
+        found.launches = fallback.launches
+        return found
+
+    def cache(self, mode: str) -> str:
+        """What the table calls 8-bit keys and values of this mode: rows of fp8 stand for int8 where it has none of them."""
+        return "int8" if mode == "int8" and any(kind[-1] == "int8" for kind in self._rows) else "fp8"
 
     def decode(
         self, fallback: Operator, dtype: str, kv: str, heads: int, kv_heads: int, head_dim: int, section: Any = None

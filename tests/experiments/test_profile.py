@@ -107,7 +107,22 @@ def test_prices_follow_the_table(measured) -> None:
     assert parts["qkv_proj"].seconds == pytest.approx(layers * timings["gemm", 2, 384, 64] * 1e-6, rel=1e-3)
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("gptq-int4", "w4a16"), ("int8-w8a8", "int8"), ("fp8-block", "fp8-block")])
+KINDS = {
+    "int8-w8a16": "w8a16", "gptq-int3": "w4a16", "gptq-int4": "w4a16", "gptq-int8": "w8a16", "awq-int4": "w4a16",
+    "squeezellm-3bit": "w4a16", "squeezellm-4bit": "w4a16", "int8-w8a8": "int8", "fp8": "fp8", "fp8-dynamic": "fp8",
+    "fp8-channel": "fp8", "fp8-block": "fp8-block", "nvfp4": "fp4",
+}  # fmt: skip
+"""Every mode of dense layers that the engine runs, and what its products are called in a table."""
+
+
+def test_every_mode_that_runs_is_profiled() -> None:
+    pytest.importorskip("torch", minversion="2.0")
+    from backends.weights.dummy_packed import RUNNABLE
+
+    assert {*KINDS, "mxfp4"} == set(RUNNABLE)
+
+
+@pytest.mark.parametrize(("mode", "kind"), KINDS.items())
 def test_quantized_layers_are_timed_as_what_they_multiply(measured, tmp_path: Path, mode: str, kind: str) -> None:
     """And priced so: the simulator finds them under the mode's own name."""
     from simulate import workload
@@ -132,7 +147,8 @@ def test_quantized_layers_are_timed_as_what_they_multiply(measured, tmp_path: Pa
     gemms = [each for each in read_timings(tmp_path / "table" / "kernels.csv") if each.op == "gemm"]
     assert {(each.dtype, each.shape["n"]) for each in gemms} == {(kind, 384), (kind, 64), (kind, 320), ("bf16", 512)}
     device = load_gpu(str(tmp_path / "table" / "gpu.toml"))
-    assert (device.int8 > 0) == (kind == "int8") and (device.fp8 > 0) == (kind == "fp8-block") and device.bf16 > 0
+    assert (device.int8 > 0) == (kind == "int8") and (device.fp8 > 0) == kind.startswith("fp8") and device.bf16 > 0
+    assert (device.fp4 > 0) == (kind == "fp4")
     changes = in_simulation(model, tmp_path / "table") | {"engine.quantization": mode}
     parts = {
         each.name: each for each in runner.resolve(workload(changes, WORKLOAD)).cost.explain(StepShape(2, 20, (), 2))
@@ -140,7 +156,58 @@ def test_quantized_layers_are_timed_as_what_they_multiply(measured, tmp_path: Pa
     timings = {(each.dtype, *each.size): each.us for each in gemms}
     assert "kernels.csv" in parts["qkv_proj"].source
     spent = parts["qkv_proj"].seconds + (parts["qkv_proj_quantize"].seconds if "qkv_proj_quantize" in parts else 0.0)
-    assert spent == pytest.approx(2 * timings[kind, 2, 384, 64] * 1e-6, rel=1e-3), "inputs are quantized within the time"
+    close = 0.05 if mode == "fp8" else 1e-3  # static scales cost less than the found ones that rows are taken to hold
+    assert spent == pytest.approx(2 * timings[kind, 2, 384, 64] * 1e-6, rel=close), (
+        "inputs are quantized within the time"
+    )
+
+
+@pytest.mark.parametrize("mode", ["auto", "gptq-int4", "int8-w8a8", "mxfp4"])
+def test_experts_are_priced_by_the_table(tmp_path: Path, mode: str) -> None:
+    """Without their router, which is a linear layer in either world."""
+    pytest.importorskip("torch", minversion="2.0")
+    pytest.importorskip("transformers")
+    from simulate import workload
+
+    from backends.weights.tiny import make_tiny
+    from experiments import runner
+
+    model, table = make_tiny("tiny-mixtral", tmp_path / "moe"), tmp_path / "table"
+    command = ["profile", "--model", str(model), "--load", "dummy", "--quantization", mode, "-o", str(table), "--json"]
+    done = CliRunner().invoke(app, [*command, "--tokens", "4", "--batch", "2", "--length", "16", "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    kind = {"auto": "bf16", "gptq-int4": "w4a16", "int8-w8a8": "int8", "mxfp4": "w4a16"}[mode]
+    timings = {t.size[0]: t for t in read_timings(table / "kernels.csv") if t.op == "moe"}
+    assert set(timings) == {1, 2, 4} and {t.dtype for t in timings.values()} == {kind}
+    changes = in_simulation(model, table) | ({} if mode == "auto" else {"engine.quantization": mode})
+    parts = {
+        each.name: each for each in runner.resolve(workload(changes, WORKLOAD)).cost.explain(StepShape(2, 20, (), 2))
+    }
+    assert "kernels.csv" in parts["experts"].source and "router" in parts
+    assert parts["experts"].seconds == pytest.approx(2 * timings[2].us * 1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("kv", ["fp8", "int8"])
+def test_narrow_keys_and_values_are_timed_and_priced(measured, tmp_path: Path, kv: str) -> None:
+    from simulate import workload
+
+    from experiments import runner
+
+    model, table = measured[0], tmp_path / "table"
+    command = ["profile", "--model", str(model), "--kv-dtype", kv, "-o", str(table), "--json"]
+    done = CliRunner().invoke(app, [*command, "--tokens", "4", "--batch", "2", "--length", "32", "--device", "cpu"])
+    assert done.exit_code == 0, done.output
+    found = [t for t in read_timings(table / "kernels.csv") if t.op == "attn_decode"]
+    assert {t.kv_dtype for t in found} == {kv}
+    changes = in_simulation(model, table) | {"engine.kv.dtype": kv}
+    parts = {
+        each.name: each for each in runner.resolve(workload(changes, WORKLOAD)).cost.explain(StepShape(2, 64, (), 2))
+    }
+    us = next(t.us for t in found if t.size[:2] == (2, 32))
+    assert "kernels.csv" in parts["attention_decode"].source
+    assert parts["attention_decode"].seconds == pytest.approx(2 * us * 1e-6, rel=0.05)
+    wrong = CliRunner().invoke(app, [*command[:4], "int9", *command[5:]])
+    assert wrong.exit_code == 2 and "int9" in wrong.output and "Traceback" not in wrong.output
 
 
 def test_a_device_of_ones_own_is_checked(tmp_path: Path, measured) -> None:

@@ -106,6 +106,47 @@ def test_quantised_layers_are_measured_with_their_quantisation(tmp_path):
     assert "mine.csv" in operator(cost, shape, "qkv_proj").source
 
 
+def experts_cost(tmp_path, rows: str, skew: float = 0.0):
+    header = "op,dtype,tokens,hidden,ffn,topk,experts,tp,ep,distribution,us\n"
+    table = write(tmp_path / "experts.csv", header + rows)
+    return build_cost(load_model("Mixtral-8x7B"), load_gpu("h100"), EngineConfig(depth=2), table=table, skew=skew)
+
+
+def test_experts_are_measured_where_the_table_has_them_as_unevenly_routed(tmp_path):
+    shape = StepShape(16, 16 * 100, sampled=16)
+
+    def seconds(cost) -> float:
+        return operator(cost, shape, "experts").seconds / 32
+
+    even = "moe,bf16,16,4096,14336,2,8,1,1,balanced,900\nmoe,bf16,64,4096,14336,2,8,1,1,balanced,1000\n"
+    skewed = even.replace("balanced", "power_law_1.2").replace("900", "700")
+    assert seconds(experts_cost(tmp_path, even + skewed)) == pytest.approx(900e-6)
+    assert seconds(experts_cost(tmp_path, even + skewed, 1.2)) == pytest.approx(700e-6)
+    unsaid = even.replace("balanced", "").replace("900", "800")
+    assert seconds(experts_cost(tmp_path, unsaid, 1.2)) == pytest.approx(800e-6), "rows that do not say stand for any"
+    analytic = seconds(build_cost(load_model("Mixtral-8x7B"), load_gpu("h100"), EngineConfig(depth=2), skew=0.0))
+    for other in ("4096,14336,2,16,1", "4096,14336,2,8,2", "2048,14336,2,8,1"):
+        assert seconds(experts_cost(tmp_path, even.replace("4096,14336,2,8,1", other))) == pytest.approx(analytic)
+
+
+def test_int8_keys_and_values_have_rows_of_their_own_or_those_of_fp8(tmp_path):
+    from sim.config import KVConfig
+
+    header = "op,dtype,kv_dtype,batch,seq,heads,kv_heads,head_dim,us\n"
+    fp8 = "attn_decode,bf16,fp8,1,1000,32,8,128,30\nattn_decode,bf16,fp8,1,4000,32,8,128,60\n"
+    int8 = fp8.replace("fp8", "int8").replace(",30", ",40")
+
+    def seconds(rows: str, kv: str) -> float:
+        table = write(tmp_path / "kv.csv", header + rows)
+        config = EngineConfig(depth=2, kv=KVConfig(dtype=kv))
+        cost = build_cost(load_model("Llama-3-8B"), load_gpu("h100"), config, table=table)
+        return operator(cost, StepShape(1, 1000, sampled=1), "attention_decode").seconds / 32
+
+    assert seconds(fp8 + int8, "fp8") == pytest.approx(30e-6, rel=0.1)
+    assert seconds(fp8 + int8, "int8") == pytest.approx(40e-6, rel=0.1)
+    assert seconds(fp8, "int8") == pytest.approx(30e-6, rel=0.15)
+
+
 def test_rows_of_other_devices_and_impossible_ones_are_left_out(tmp_path):
     head = "op,dtype,m,n,k,gpu,launch,us\n"
     good = "gemm,bf16,1,6144,4096,h100,,20\ngemm,bf16,8,6144,4096,h100,,20\n"
