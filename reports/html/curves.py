@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from markupsafe import Markup
+
 from reports.html.charts import chart_data
 from reports.html.scales import Scale, fit
 from reports.html.svg import Figure, across, colour, drawing, empty, frame, line, path, text, upwards
@@ -79,7 +81,7 @@ def curves(
         points = [(x(s.x), y(s.y)) for s in curve.spots]
         paint = colour(curve.shade)
         band = "" if x_labels or apart else _band(curve.spots, x, y, paint)
-        dots = "".join(_dot(a, b, s.hollow, paint) for (a, b), s in zip(points, curve.spots, strict=True))
+        dots = "".join(_dot(a, b, s.hollow, paint, curve.shade) for (a, b), s in zip(points, curve.spots, strict=True))
         drawn = (
             "" if x_labels or apart else f'<path d="{path(points)}" class="line {curve.dash}" style="stroke:{paint}"/>'
         )
@@ -93,12 +95,35 @@ def curves(
     ]
     label = f"{title}: {y_title} from {number(min(s.y for s in spots))} to {number(max(s.y for s in spots))}"
     legend = [(c.name, colour(c.shade)) for c in lines]
-    return Figure(key, title, drawing("".join(parts), label), note, legend, data)
+    return Figure(key, title, drawing("".join(parts), label), note, legend, data, [_glyph(c.shade) for c in lines])
 
 
-def _dot(a: float, b: float, hollow: bool, paint: str) -> str:
+_SHAPES = (
+    "",
+    "M-3.4-3.4H3.4V3.4H-3.4Z",
+    "M0-4.4L4.1 3H-4.1Z",
+    "M0-4.8L4.8 0L0 4.8L-4.8 0Z",
+    "M0 4.4L4.1-3H-4.1Z",
+    "M0-4.5L4.3-1.4L2.6 3.6H-2.6L-4.3-1.4Z",
+    "M-1.6-4.4H1.6V-1.6H4.4V1.6H1.6V4.4H-1.6V1.6H-4.4V-1.6H-1.6Z",
+    "M-4.6-2.4H4.6V2.4H-4.6Z",
+)
+"""Outlines around 0 of the points of each colour, so that curves differ without it too; the first is a circle."""
+
+
+def _dot(a: float, b: float, hollow: bool, paint: str, shade: int) -> str:
     style = f"fill:var(--card);stroke:{paint}" if hollow else f"fill:{paint}"
-    return f'<circle cx="{a:g}" cy="{b:g}" r="3.6" class="point" style="{style}"/>'
+    shape = _SHAPES[shade % 8]
+    if not shape:
+        return f'<circle cx="{a:g}" cy="{b:g}" r="3.6" class="point" style="{style}"/>'
+    # a drawing in the drawing, whose x the page's script moves as it moves a circle's centre when a reader zooms in
+    return f'<svg x="{a:g}" y="{b:g}" class="mark"><path d="{shape}" class="point" style="{style}"/></svg>'
+
+
+def _glyph(shade: int) -> Markup:
+    """A point for the legend."""
+    drawn = _dot(0, 0, False, colour(shade), shade)
+    return Markup(f'<svg viewBox="-5.5 -5.5 11 11" class="glyph" aria-hidden="true">{drawn}</svg>')
 
 
 def _band(spots: Sequence[Spot], x: Scale, y: Scale, paint: str) -> str:

@@ -59,8 +59,11 @@
     box.appendChild(made("rect", { x: x0 - 1, y: 0, width: x1 - x0 + 2, height: bottom + 1 }));
     const select = made("rect", { class: "select", y: Math.min(d.ys[2], d.ys[3]), height: Math.abs(d.ys[2] - d.ys[3]), width: 0, x: 0 });
     svg.append(box, select);
-    const stretched = [...svg.querySelectorAll("[data-series] path, [data-series] rect, .bars rect, .front, .pct, line.limit")];
-    const moved = [...svg.querySelectorAll("circle")].map((e) => [e, "cx", Number(e.getAttribute("cx"))]);
+    const stretched = [...svg.querySelectorAll("[data-series] path:not(.point), [data-series] rect, .bars rect, .front, .pct, line.limit")];
+    const moved = [...svg.querySelectorAll("circle, svg.mark")].map((e) => {
+      const name = e.tagName === "circle" ? "cx" : "x";
+      return [e, name, Number(e.getAttribute(name))];
+    });
     svg.querySelectorAll("text.mark").forEach((e) => {
       const at = Number(e.getAttribute("x"));
       if (at > x0 + 10 && at < x1 - 10) moved.push([e, "x", at]);
@@ -124,7 +127,7 @@
   document.querySelectorAll("figure[data-chart]").forEach((figure) => {
     const d = figures[figure.dataset.chart];
     if (!d) return;
-    const svg = figure.querySelector("svg");
+    const svg = figure.querySelector(":scope > svg");
     const cursor = svg.querySelector(".cursor");
     const tip = figure.appendChild(Object.assign(document.createElement("div"), { className: "tip" }));
     tip.setAttribute("role", "status");

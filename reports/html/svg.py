@@ -21,6 +21,7 @@ class Figure:
         key: id within the page.   title, note: text above it.   svg: the drawing, safe to insert.
         legend: (name, colour) of every series; one or none draws no legend.
         data: what the page's script needs to show values and to hide series.
+        glyphs: the mark of every series in the legend, safe to insert; none draws a square of its colour.
     """
 
     key: str
@@ -29,6 +30,7 @@ class Figure:
     note: str = ""
     legend: list[tuple[str, str]] = field(default_factory=list)
     data: dict = field(default_factory=dict)
+    glyphs: Sequence[Markup] = ()
 
 
 def across(low: float, high: float, log: bool = False) -> Scale:

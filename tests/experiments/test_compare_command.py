@@ -107,7 +107,7 @@ def test_sweeps(write: Callable[..., Path], tmp_path: Path) -> None:
     assert "worse" in done.stdout
     assert "priced by different constants for attention" in " ".join(done.stdout.split())
     assert "and of the cost models' errors." in " ".join(done.stdout.split())
-    assert (tmp_path / "s.html").read_text("utf-8").count("<svg") == 4
+    assert (tmp_path / "s.html").read_text("utf-8").count("<figure ") == 4
     mixed = bench("compare", tmp_path / "a", next((tmp_path / "b" / "points").iterdir()))
     assert mixed.exit_code == 2
     assert "is a sweep and" in mixed.stderr

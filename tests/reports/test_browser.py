@@ -93,7 +93,7 @@ def test_hiding_a_layer_lets_the_others_sink(report, open_page):
 @pytest.mark.parametrize("key", ["ttft", "throughput", "kv"])
 def test_values_under_the_pointer(report, open_page, key):
     page = open_page(report, viewport={"width": 1200, "height": 900})
-    svg = page.locator(f"#figure-{key} svg")
+    svg = page.locator(f"#figure-{key} > svg")
     svg.scroll_into_view_if_needed()
     box = svg.bounding_box()
     tip = page.locator(f"#figure-{key} .tip")
@@ -204,7 +204,7 @@ def test_a_sweep(open_page):
     page = open_page(render_sweep(points, ["load.rate"]), viewport={"width": 1200, "height": 900})
     page.locator("#figure-ttft .legend button").nth(2).click()
     assert not page.locator('#figure-ttft [data-series="2"]').is_visible()
-    box = page.locator("#figure-throughput svg").bounding_box()
+    box = page.locator("#figure-throughput > svg").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + box["height"] / 2)
     assert "rate" in page.locator("#figure-throughput .tip").inner_text()
 
@@ -212,9 +212,28 @@ def test_a_sweep(open_page):
 # zoom
 
 
+def test_marks_of_every_shape_move_when_a_sweep_is_zoomed(open_page):
+    """Circles and the others alike: their distances grow, their shapes do not."""
+    points = [
+        {"settings": {"load.rate": rate, "engine.preset": preset}, "summary": summary}
+        for rate, summary in ((r, summarize(simulated_run(60, r), with_intervals=False)) for r in (2, 8, 16, 32))
+        for preset in ("a", "b")
+    ]
+    page = open_page(render_sweep(points, ["load.rate", "engine.preset"]), viewport={"width": 1200, "height": 900})
+    inside = "[...document.querySelectorAll('#figure-throughput [data-series=\"%d\"] .point')]"
+    boxes = inside + ".map(e => e.getBoundingClientRect()).map(b => [b.x + b.width / 2, b.width])"
+    before = [page.evaluate(boxes % series) for series in (0, 1)]
+    drag(page, "throughput", 0.2, 0.9)
+    after = [page.evaluate(boxes % series) for series in (0, 1)]
+    for one, two in zip(before, after, strict=True):
+        assert two[2][0] - two[1][0] > 1.2 * (one[2][0] - one[1][0])
+        assert two[1][1] == pytest.approx(one[1][1], abs=0.1)
+    assert after[0][1][0] == pytest.approx(after[1][1][0], abs=0.5), "of the same load in the same place"
+
+
 def drag(page, key: str, start: float, end: float) -> None:
     """Drag over a figure, from one share of its width to another."""
-    svg = page.locator(f"#figure-{key} svg")
+    svg = page.locator(f"#figure-{key} > svg")
     svg.scroll_into_view_if_needed()
     box = svg.bounding_box()
     middle = box["y"] + box["height"] / 2
@@ -249,7 +268,7 @@ def test_dragging_zooms_and_the_button_goes_back(report, open_page, key):
 def test_a_zoomed_figure_still_tells_values_and_hides_series(report, open_page):
     page = open_page(report, viewport={"width": 1200, "height": 900})
     drag(page, "throughput", 0.5, 0.7)
-    svg = page.locator("#figure-throughput svg")
+    svg = page.locator("#figure-throughput > svg")
     box = svg.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     head = page.locator("#figure-throughput .tip > b").inner_text()
@@ -277,7 +296,7 @@ def test_layers_sink_in_a_zoomed_figure_too(report, open_page):
 
 def test_everything_by_keyboard(report, open_page):
     page = open_page(report, viewport={"width": 1200, "height": 900})
-    page.locator("#figure-throughput svg").focus()
+    page.locator("#figure-throughput > svg").focus()
     before = tick_values(page, "throughput")
     tip = page.locator("#figure-throughput .tip")
     page.keyboard.press("ArrowRight")
@@ -327,8 +346,8 @@ def test_every_request_of_a_small_run(open_page):
     page = open_page(render_report(run, summarize(run)), viewport={"width": 1200, "height": 900})
     figure = page.locator("#figure-gantt")
     assert figure.locator("[data-series] rect").count() > 80
-    figure.locator("svg").scroll_into_view_if_needed()
-    box = figure.locator("svg").bounding_box()
+    figure.locator("> svg").scroll_into_view_if_needed()
+    box = figure.locator("> svg").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.5)
     assert "request" in figure.locator(".tip").inner_text()
     assert "decode" in figure.locator(".tip").inner_text()
@@ -370,8 +389,8 @@ def test_a_comparison(open_page):
         viewport={"width": 1200, "height": 900},
     )
     assert hostile in page.inner_text("h1")
-    page.locator("#figure-cdf_ttft svg").scroll_into_view_if_needed()
-    box = page.locator("#figure-cdf_ttft svg").bounding_box()
+    page.locator("#figure-cdf_ttft > svg").scroll_into_view_if_needed()
+    box = page.locator("#figure-cdf_ttft > svg").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert "%" in page.locator("#figure-cdf_ttft .tip").inner_text()
     drag(page, "cdf_ttft", 0.3, 0.6)

@@ -309,7 +309,7 @@ def test_sweeps_are_held_point_by_point(tmp_path):
     assert any("1 points are missing or failed" in note for note in found.notes)
     page = render_sweep_comparison(found)
     parsed = Balanced(page)
-    assert parsed.tags.count("svg") == 4
+    assert parsed.tags.count("figure") == 4
     assert parsed.tags.count("script") == 2
     assert markdown_sweeps(found).count("\n|") > 3
     console = Console(width=120, record=True, file=_Sink("utf-8"))

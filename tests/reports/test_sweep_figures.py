@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_keys_that_end_alike_are_told_apart() -> None:
 def test_overloaded_points_are_rings_and_said() -> None:
     found = plots(sweep())
     assert [spot.hollow for spot in found["throughput"].lines[0].spots] == [False] * 5 + [True] * 2
-    assert "rings: overloaded" in found["throughput"].note
+    assert "hollow points: overloaded" in found["throughput"].note
     drawn = found["throughput"].figure()
     assert str(drawn.svg).count("fill:var(--card)") == 2
     calm = plots(sweep(saturation={"label": "stable"}))
@@ -83,6 +84,16 @@ def test_several_configurations_have_a_line_each() -> None:
     assert {"ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "kv", "waste"} <= set(found)
     assert [curve.name for curve in found["latency"].lines] == ["preset vllm", "preset sglang"]
     assert len(found["throughput"].marks.knees) == 2 and all(not label for *_, label in found["throughput"].marks.knees)
+
+
+def test_curves_on_the_page_differ_without_colour() -> None:
+    """Every series has a mark of its own, in the figure as in the legend."""
+    figure = plots(sweep(("vllm", "sglang", "orca")))["throughput"].figure()
+    drawn = [set(re.findall(r'<path d="([^"]+)" class="point"', str(part))) for part in figure.glyphs]
+    assert [len(each) for each in drawn] == [0, 1, 1] and drawn[1] != drawn[2], "the first is a circle"
+    series = re.findall(r'<g data-series="\d">(.*?)</g>', str(figure.svg))
+    assert [set(re.findall(r'<path d="([^"]+)" class="point"', part)) for part in series] == drawn
+    assert ["<circle" in part for part in series] == [True, False, False]
 
 
 def test_curves_on_paper_differ_without_colour() -> None:
