@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from experiments.front_end_limits import STREAMED
 from experiments.validation.cells import Cell
 from experiments.validation.load import CLOSED, NONE, OPEN, STATIC
 from sim.quantization.kv import kv_mode_for
@@ -16,11 +17,11 @@ QUEUE_MS, QUEUE_SHARE, ALL_ALONG = 200.0, 0.5, 0.85
 """A predicted TTFT is mostly waiting where the queue takes so long, and so much of it; and does so all along, rather than when
 the load starts, where the median is at least such a part of the mean."""
 
-STREAMED = 8000.0
-"""Output tokens a second through one HTTP front end from which on its capacity, partly an estimate, may decide."""
-
-FULL = 1.0
+FULL = 0.9
 """KV tokens of the pool over those in flight: below it, requests queue for memory, of which a little less means many more."""
+
+AMPLE, LONG_QUEUE_MS, LONG_QUEUE_SHARE = 2.5, 400.0, 0.6
+"""The same where an engine admits without reserving: what runs when a load starts, and waits, then hangs on memory too."""
 
 LITTLE = 0.15
 """Share of a GPU's memory that is left for KV: below it, a few GB of an engine's own buffers decide how much runs at once."""
@@ -80,7 +81,22 @@ def _first_token(cell: Cell) -> list[str]:
         found.append(
             "KV memory does not hold all that is in flight: how many requests wait for it hangs on a little more or less"
         )
+    elif (
+        _admits_freely(cell)
+        and flight
+        and result.facts["kv_tokens"] < AMPLE * flight
+        and queue > LONG_QUEUE_MS
+        and queue > LONG_QUEUE_SHARE * mean
+    ):
+        found.append(
+            "requests wait, and the engine admits them without reserving KV memory, of which there is not plenty"
+        )
     return found
+
+
+def _admits_freely(cell: Cell) -> bool:
+    gate = cell.result.config.get("engine.scheduler.gate", "")
+    return gate not in ("reserve-output", "max-length")
 
 
 def _lengths(cell: Cell) -> tuple:

@@ -193,9 +193,27 @@ def test_a_first_token_that_waits_all_along_is_doubted(median, warned):
 
     figures = {"ttft_ms_mean": 1000.0, "ttft_ms_p50": median, "output_tokens_per_s": 100.0}
     cell = Part(
-        result=Part(facts={"queue_ms": 700.0, "kv_tokens": 1e9}, figures=figures),
+        result=Part(facts={"queue_ms": 700.0, "kv_tokens": 1e9}, figures=figures, config={}),
         point=Part(front_end=True, workload={"load": {"mode": "open"}}),
         deployment=Part(layout=Part(replicas=1)),
         row=Part(isl="1", osl="1", load="concurrency=4", load_kind="closed_loop_concurrency", notes=""),
     )
     assert any("all along" in reason for reason in _first_token(cell)) == warned
+
+
+@pytest.mark.parametrize(("gate", "warned"), [("optimistic", True), ("reserve-output", False)])
+def test_a_queue_before_an_engine_that_reserves_nothing_is_doubted_where_memory_is_not_ample(gate, warned):
+    from types import SimpleNamespace as Part
+
+    from experiments.validation.doubts import _first_token
+
+    figures = {"ttft_ms_mean": 1000.0, "ttft_ms_p50": 300.0, "output_tokens_per_s": 100.0}
+    cell = Part(
+        result=Part(
+            facts={"queue_ms": 700.0, "kv_tokens": 16.0}, figures=figures, config={"engine.scheduler.gate": gate}
+        ),
+        point=Part(front_end=True, workload={"load": {"mode": "closed", "concurrency": 4}}),
+        deployment=Part(layout=Part(replicas=1)),
+        row=Part(isl="1", osl="1", load="concurrency=4", load_kind="closed_loop_concurrency", notes=""),
+    )
+    assert any("without reserving" in reason for reason in _first_token(cell)) == warned
