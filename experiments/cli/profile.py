@@ -61,12 +61,7 @@ def profile(
     where = pick_device(device)
     operators = make_operators(backend, where)
     loaded = load_model(
-        find_source(model, load),
-        device=where,
-        dtype=dtype,
-        load=load,
-        operators=operators,
-        quantization=quantization,
+        find_source(model, load), device=where, dtype=dtype, load=load, operators=operators, quantization=quantization
     )
     length = min(length, loaded.architecture.spec.max_position)
     grid = Grid.up_to(tokens, batch, length)
