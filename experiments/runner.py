@@ -20,6 +20,7 @@ from backends.sim.executor import SimExecutor
 from experiments.clock import WallClock
 from experiments.delivery import CountingExecutor, Delivery
 from experiments.driver import NEVER, LoadDriver
+from experiments.front_end_limits import front_end_limits
 from experiments.records import Ledger, collect
 from experiments.resolve import Resolved, resolve
 from reports.run_data import RunData
@@ -61,11 +62,14 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
     out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
     info = {**resolved.info, "complete": complete, "end": max(replica.delivery.time(end), out), "process": traffic.name}
     host = _host(loop_seconds, replica)
+    warnings = [*resolved.warnings, *alarming(traffic.notes)]
     if resolved.real is not None:
         host |= resolved.real.told(requests)
+    else:
+        warnings += front_end_limits(resolved.cost.front_end, requests, info["end"])
     return RunData(
         requests, tokens, timeline, info, resolved.config, list(getattr(resolved.cost, "provenance", ())),
-        [*resolved.warnings, *alarming(traffic.notes)], list(traffic.notes), host,
+        warnings, list(traffic.notes), host,
     )  # fmt: skip
 
 

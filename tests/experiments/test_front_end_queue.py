@@ -142,3 +142,22 @@ def test_seldom_looks_keep_requests_waiting() -> None:
     step = float(np.median((often.finish - often.first_token) / (often.output_tokens - 1)))
     later = float((seldom.admitted - seldom.queued).mean() - (often.admitted - often.queued).mean())
     assert 0.1 * 20 * step < later < 20 * step
+
+
+def test_waiting_for_the_front_end_is_told() -> None:
+    """A burst waits for a slow one; one that keeps up says nothing."""
+    burst = {**SMALL, "load": {"mode": "closed", "concurrency": 64}}
+    slow = simulated(burst, request_work=0.05, output_work=0.0).warnings
+    assert any("for the front end, which is taken to prepare 20 a second" in line for line in slow)
+    assert not any("front end" in line for line in simulated(burst, request_work=1e-4, output_work=1e-6).warnings)
+
+
+def test_more_tokens_than_front_ends_were_seen_to_stream_are_told() -> None:
+    many = {
+        "model": "qwen3-0.6b", "load": {"mode": "closed", "concurrency": 256},
+        "traffic.synthetic": {"requests": 256, "input_tokens": 32, "output_tokens": 200},
+    }  # fmt: skip
+    fast = simulated(many, request_work=1e-5, output_work=4e-5)
+    rate = fast.requests.output_tokens.sum() / fast.info["end"]
+    assert rate > 8000 and any(f"{rate:,.0f} tokens a second" in line for line in fast.warnings)
+    assert not any("tokens a second" in line for line in simulated(many, request_work=1e-5, output_work=2e-4).warnings)
