@@ -65,6 +65,7 @@ def knees(result: SweepResult) -> list[dict]:
     A curve without a knee has `load` None. No load axis among the swept keys, no entry.
     """
     from reports.knee import find_knee
+    from reports.saturation import OVERLOADED
 
     axis = load_axis(result)
     if axis is None:
@@ -76,6 +77,7 @@ def knees(result: SweepResult) -> list[dict]:
             [point.values[axis] for point in points],
             [s.get("output_throughput") for s in summaries],
             [s.get("p95_ttft_ms") or s.get("median_ttft_ms") for s in summaries],
+            overloaded=[(s.get("saturation") or {}).get("label") == OVERLOADED for s in summaries],
         )
         found.append(
             {

@@ -12,6 +12,9 @@ The rule, after Kneedle (Satopää et al. 2011), made to bear noise:
 4. The knee is the measured load at which the normalised hull stands highest above its diagonal, if the hull rises beyond
    it at most 0.6 times as steeply as before: a curve that merely leans has none.
 
+5. An operating point must be borne: where the engine was overloaded at that load, the knee is the highest load below it at
+   which it was not.
+
 Where throughput loses nothing (every load was within capacity) but latency at the highest load is at least `rise`
 (3) times that of the lowest, the knee is where the normalised latency curve, made non-decreasing and convex, hangs
 lowest below its diagonal. Otherwise there is no knee in the measured range.
@@ -57,6 +60,7 @@ def find_knee(
     throughput: Sequence[float | None],
     latency: Sequence[float | None] | None = None,
     *,
+    overloaded: Sequence[bool] | None = None,
     loss: float = 0.10,
     rise: float = 3.0,
 ) -> Knee | None:
@@ -66,11 +70,33 @@ def find_knee(
         load: offered load of each point (requests/s, concurrency …), any order.
         throughput: what was achieved, in any unit; points with None are left out.
         latency: of each point, in any unit; used when throughput does not bend.
+        overloaded: whether the queue of each point grew for as long as requests came.
     """
-    points = [
-        i for i, value in enumerate(throughput) if value is not None and np.isfinite(value) and np.isfinite(load[i])
-    ]
-    points.sort(key=lambda i: load[i])
+    knee = _by_curves(load, throughput, latency, loss, rise)
+    if knee is None or overloaded is None or not overloaded[knee.index]:
+        return knee
+    borne = [i for i in _measured(load, throughput) if load[i] < knee.load and not overloaded[i]]
+    if not borne:
+        return None
+    sentence = f"the engine keeps up with {load[borne[-1]]:g} and is overloaded at {knee.load:g}"
+    return _knee(borne[-1], load, throughput, latency, knee.rule, sentence)
+
+
+def _measured(load: Sequence[float], throughput: Sequence[float | None]) -> list[int]:
+    """Places of the points that have both, by ascending load."""
+    points = [i for i, y in enumerate(throughput) if y is not None and np.isfinite(y) and np.isfinite(load[i])]
+    return sorted(points, key=lambda i: load[i])
+
+
+def _by_curves(
+    load: Sequence[float],
+    throughput: Sequence[float | None],
+    latency: Sequence[float | None] | None,
+    loss: float,
+    rise: float,
+) -> Knee | None:
+    """The knee by rules 1 to 4, or by latency."""
+    points = _measured(load, throughput)
     x = np.array([load[i] for i in points], float)
     if len(np.unique(x)) < 4 or x[-1] <= 0:
         return None

@@ -107,6 +107,7 @@ class Sweep:
             [x for x, _ in self.series[name]],
             [s["output_throughput"] for s in summaries],
             [s.get("p95_ttft_ms") or s.get("median_ttft_ms") for s in summaries],
+            overloaded=[(s.get("saturation") or {}).get("label") == OVERLOADED for s in summaries],
         )
 
 

@@ -21,6 +21,21 @@ def test_the_corner_of_an_open_loop():
     assert "2 times the load gives 1 times the throughput" in knee.sentence
 
 
+def test_an_operating_point_is_one_that_the_engine_bore():
+    """A grid that steps over the capacity: the curve bends at its first load beyond it, which nobody should run at."""
+    loads = [1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 24]
+    rates, over = [min(x, 10) * 100 for x in loads], [x > 10 for x in loads]
+    order = [3, 0, 6, 1, 10, 5, 9, 2, 8, 4, 7]
+    for places in (range(11), order):
+        given = [[column[i] for i in places] for column in (loads, rates, over)]
+        assert find_knee(*given[:2]).load == 11
+        knee = find_knee(*given[:2], overloaded=given[2])
+        assert (knee.load, knee.throughput, knee.rule) == (8, 800, "throughput") and given[0][knee.index] == 8
+        assert knee.sentence == "the engine keeps up with 8 and is overloaded at 11"
+    assert find_knee(LOADS, open_loop(10), overloaded=[x > 10 for x in LOADS]).load == 10, "borne: it stays"
+    assert find_knee(loads, rates, overloaded=[True] * 11) is None
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_the_corner_survives_noise(seed):
     assert 8 <= find_knee(LOADS, open_loop(10, 0.02, seed)).load <= 12
