@@ -126,8 +126,8 @@ def _measured(value: float, drawn: np.ndarray) -> Measured:
 
 
 COLUMNS = (
-    "mode", "bits/weight", "weights MB", "perplexity", "vs reference", "KL mean ×10⁻³", "KL p99 ×10⁻³", "same top-1",
-    "decode tok/s", "prefill tok/s",
+    "mode", "bits/weight", "weights MB", "KV bytes/token", "perplexity", "vs reference", "KL mean ×10⁻³", "KL p99 ×10⁻³",
+    "same top-1", "decode tok/s", "prefill tok/s",
 )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def cells(row: QualityRow) -> tuple[str, ...]:
     ratio, agree = row.ratio, row.agreement
     return (
         row.mode, f"{row.bits_per_weight:.2f}", f"{row.weight_bytes / 1e6:,.1f}",
-        f"{row.perplexity.value:.3f} [{row.perplexity.low:.2f}, {row.perplexity.high:.2f}]",
+        f"{row.kv_bytes_per_token:,}", f"{row.perplexity.value:.3f} [{row.perplexity.low:.2f}, {row.perplexity.high:.2f}]",
         f"{ratio.value - 1:+.2%} [{ratio.low - 1:+.2%}, {ratio.high - 1:+.2%}]", _milli(row.divergence),
         _milli(row.divergence_p99), f"{agree.value:.2%} [{agree.low:.2%}, {agree.high:.2%}]",
         f"{row.decode_tokens_per_s:,.1f}", f"{row.prefill_tokens_per_s:,.0f}",

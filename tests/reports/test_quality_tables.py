@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports.quality import Measured, Quality, QualityRow, as_json, cells, markdown, summarise, write_quality
+from reports.quality import COLUMNS, Measured, Quality, QualityRow, as_json, cells, markdown, summarise, write_quality
 from reports.quality_figure import draw
 from workloads.errors import OutputError
 
@@ -69,6 +69,13 @@ def test_the_table_has_every_row_and_survives_hostile_names() -> None:
     lines = text.splitlines()
     assert len(lines) == 4 and len({line.replace("\\|", "").count("|") for line in lines}) == 1
     assert cells(row())[1] == "8.10" and "[0.5, 2]" in cells(row())[5]
+
+
+def test_the_table_has_speed_and_memory_beside_quality() -> None:
+    names = markdown(quality(row())).splitlines()[0]
+    for column in ("bits/weight", "weights MB", "KV bytes/token", "KL mean", "decode tok/s", "prefill tok/s"):
+        assert column in names
+    assert len(cells(row())) == len(COLUMNS) and f"{row().kv_bytes_per_token:,}" in cells(row())
 
 
 def test_json_and_figure_are_written(tmp_path: Path) -> None:
