@@ -26,6 +26,8 @@ ABOUT = {
     "InternLM-20B": 20, "Llama-4-Maverick": 400, "Qwen1.5-MoE-A2.7B": 14.3, "Qwen2-57B-A14B": 57.4, "Gemma-3-4B": 3.9,
     "Gemma-3-12B": 11.8, "Gemma-3-27B": 27, "GLM-4.5": 355, "GLM-4.5-Air": 106, "MiniMax-M2": 230,
     "Command-R-Plus": 104, "OLMo-2-7B": 7.3, "OLMoE-1B-7B": 6.9, "Nemotron-4-340B": 340, "Phi-3.5-MoE": 41.9,
+    "DeepSeek-LLM-67B": 67.4, "Ministral-3-8B": 8.4, "Ministral-3-14B": 13.5, "OLMo-2-13B": 13.7, "Falcon-40B": 41.8,
+    "Hunyuan-A13B": 80.4, "ERNIE-4.5-21B-A3B": 21.8,
 }  # fmt: skip
 
 

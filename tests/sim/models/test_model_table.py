@@ -35,6 +35,14 @@ from workloads.errors import InputError
         ("mistralai/Mistral-Large-Instruct-2411", "Mistral-Large-123B"),
         ("moonshotai/Kimi-K2-Instruct-0905", "Kimi-K2"),
         ("lmsys/vicuna-13b-v1.5", "Vicuna-13B"),
+        ("lmsys/vicuna-33b-v1.3", "Llama-1-30B"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "DeepSeek-R1-Distill-Qwen-1.5B"),
+        ("microsoft/Phi-3-mini-128k-instruct", "Phi-3.5-mini"),
+        ("mistralai/Ministral-3-8B-Instruct-2512", "Ministral-3-8B"),
+        ("mistralai/Ministral-8B-Instruct-2410", "Ministral-8B"),
+        ("HuggingFaceH4/zephyr-7b-beta", "Mistral-7B"),
+        ("tiiuae/falcon-40b-instruct", "Falcon-40B"),
+        ("THUDM/glm-4-9b-chat", "GLM-4-9B"),
     ],
 )
 def test_names(written, name):
