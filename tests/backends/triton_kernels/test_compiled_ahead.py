@@ -56,6 +56,16 @@ def test_hot_kernels_for_hopper() -> None:
 
 
 @pytest.mark.slow
+def test_experts_of_packed_weights_and_weights_expanded_once_for_hopper() -> None:
+    experts = "grouped_expand_kernel: bf16, Mixtral 8x7B, int4, groups of 128, 4096 tokens"
+    few = "grouped_expand_kernel: bf16, Qwen 3 30B-A3B, int4, groups of 128 with zeros, 16 tokens"
+    found = compiled("sm_90", "sm_90", experts, few, "whole_kernel: bf16, int4, groups of 128, 4096 tokens")
+    for name, result in found.items():
+        assert not result["refused"] and result["spilled"] == 0, (name, result)
+    assert found[experts]["matrix"] == "wgmma" and found[few]["matrix"] == "mma"
+
+
+@pytest.mark.slow
 def test_the_compiler_refuses_e4m3_before_ada_and_e5m2_is_not() -> None:
     names = [f"decode_kernel: bf16, {fp8} pages, 32/8 heads of 128, pages of 16" for fp8 in ("e4m3", "e5m2")]
     refused, accepted = compiled("sm_80", "sm_90", *names).values()
