@@ -77,9 +77,9 @@ def test_the_compiler_refuses_e4m3_before_ada_and_e5m2_is_not() -> None:
 def test_products_with_packed_weights_for_hopper() -> None:
     few, many = (
         "expand_kernel: bf16, int4, groups of 128, 1 tokens",
-        "expand_kernel: bf16, int4, groups of 128, 4096 tokens",
+        "expand_kernel: bf16, int4, groups of 128, 512 tokens",
     )
-    codes, blocks = "scaled_kernel: bf16, int8, W8A8, 4096 tokens", "scaled_kernel: bf16, fp8, blocks of 128, 64 tokens"
+    codes, blocks = "scaled_kernel: bf16, int8, W8A8, 512 tokens", "scaled_kernel: bf16, fp8, blocks of 128, 64 tokens"
     table, floats = "expand_kernel: bf16, table of 16, 64 tokens", "expand_kernel: bf16, nvfp4, 1 tokens"
     found = compiled("sm_90", "sm_90", few, many, codes, blocks, table, floats)
     for name, result in found.items():
