@@ -101,6 +101,10 @@ def layout_of(row: Row, model: ModelSpec, gpu: GPUSpec, mapped: Mapped) -> Layou
         guesses.append("only expert parallelism is stated; attention is taken as data-parallel")
     if not tensor:
         tensor, why = _guess_tensor(row, model, gpu, mapped, pipeline * data)
+        if row.load_kind == "mlperf_offline" and mapped.family == "tensorrt-llm" and not row.pp and tensor > 1:
+            # As in NVIDIA's settings for Llama-2-70B on H100 (mlcommons/inference_results_v5.0, closed/NVIDIA/configs).
+            tensor, pipeline = 1, tensor
+            why = f"parallelism is not stated; taken as {pipeline} pipeline stages, as NVIDIA's submissions have them"
         guesses.append(why)
     gpus = row.n_gpu or tensor * pipeline * data
     if squared := _squared(row.notes, tensor * data):

@@ -17,6 +17,11 @@ KINDS = {
     "closed_loop_concurrency": CLOSED, "open_loop_rate": OPEN, "open_loop_trace": OPEN, "phase_only": PHASE,
     "mlperf_offline": OFFLINE, "mlperf_server": SERVER, "mlperf_interactive": SERVER, "none": NONE,
 }  # fmt: skip
+MLPERF_PROMPTS = {r"llama-?2-?70b": 222.3}
+"""Mean tokens of the prompts of MLPerf's data sets, by model: 24,576 prompts of OpenOrca have 5,463,976 tokens of Llama 2's,
+48 to 1,021 each (FlashLab-MBZUAI/HBFSim, `h100-llama2-70b-calibration-protocol.json`). Those of other models were not found."""
+MLPERF_OFFLINE = 294_912
+"""Requests of an offline run, which lasts ten minutes at least: those of NVIDIA's eight H100 in round 5.0 (same source)."""
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 
 
@@ -110,6 +115,10 @@ def parse_load(row: Row) -> Load | None:
     arrivals = "constant" if "constant" in said else "poisson" if "poisson" in said else ""
     phase = next((name for name in ("prefill", "decode") if name in text.lower()), "")
     inputs, outputs = parse_lengths(row.isl), parse_lengths(row.osl)
+    if row.load_kind.startswith("mlperf") and not inputs:
+        mean = next((m for name, m in MLPERF_PROMPTS.items() if re.search(name, row.model, re.IGNORECASE)), 0.0)
+        inputs = Lengths("mean", mean, mean) if mean else None
+        requests = requests or (MLPERF_OFFLINE if kind == OFFLINE else 0)
     if kind == PHASE:
         inputs = inputs or _noted(rf"(?:about\s*)?{_NUMBER}\s*(k?)\s*(?:token\s*)?prompts?", notes)
         outputs = outputs or _noted(rf"output\s*(?:of\s*)?(?:about\s*)?{_NUMBER}()", notes)

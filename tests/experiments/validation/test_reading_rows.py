@@ -52,6 +52,26 @@ def load_of(row, **changes):
     return found.kind, found.number, found.rate, found.requests
 
 
+def test_mlperf_rows_have_the_lengths_of_their_data_set(row):
+    """5,463,976 tokens in 24,576 prompts; those of other models' data sets are not known."""
+    stated = {"load_kind": "mlperf_offline", "isl": "dataset", "osl": "dataset, mean 291.7", "model": "Llama-2-70B"}
+    load = parse_load(row(**stated, concurrency_or_rate="MLPerf Offline"))
+    assert load.inputs.mean == pytest.approx(5_463_976 / 24_576, abs=0.1) and load.outputs.mean == 291.7
+    assert load.requests == 294_912
+    assert parse_load(row(**stated | {"model": "GPT-J-6B"}, concurrency_or_rate="MLPerf Offline")).inputs is None
+
+
+def test_mlperf_on_small_cards_is_taken_as_pipelines(row):
+    stated = {
+        "load_kind": "mlperf_offline", "model": "Llama-2-70B", "engine": "TensorRT 10.8", "weight_dtype": "fp8", "tp": "",
+        "pp": "", "n_gpu": "16",
+    }  # fmt: skip
+    layout = deployment_of(row(**stated, gpu="NVIDIA H100-SXM-80GB")).layout
+    assert (layout.tensor, layout.pipeline, layout.replicas) == (1, 2, 8)
+    layout = deployment_of(row(**stated, gpu="NVIDIA H200-SXM-141GB")).layout
+    assert (layout.tensor, layout.pipeline, layout.replicas) == (1, 1, 16)
+
+
 def test_loads(row):
     assert load_of(row, concurrency_or_rate="batch=16") == ("static", 16, 0, 0)
     assert load_of(row, load_kind="closed_loop_concurrency", concurrency_or_rate="concurrency=64") == (
