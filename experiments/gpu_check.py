@@ -460,7 +460,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: 0 if all is well, 1 if a kernel is wrong or a part failed, 2 if it cannot be run here."""
     parser = argparse.ArgumentParser(prog="python -m experiments.gpu_check", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results.json and results.md go")
-    parser.add_argument("--minutes", type=float, default=8.0, help="begin nothing new after so many")
+    parser.add_argument("--minutes", type=float, default=7.5, help="begin nothing new after so many")
     parser.add_argument("--dry-run", action="store_true", help="a tiny model on a CPU")
     parser.add_argument("--phase", choices=PHASES, help="this phase alone, in this process")
     options = parser.parse_args(arguments)
