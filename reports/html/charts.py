@@ -10,10 +10,26 @@ import numpy as np
 
 from reports.gantt import Bar
 from reports.html.scales import Scale, fit, linear_ticks
-from reports.html.svg import TOP, Figure, across, colour, drawing, empty, frame, line, path, rounded, text, upwards
+from reports.html.svg import (
+    TOP,
+    Figure,
+    across,
+    colour,
+    drawing,
+    empty,
+    frame,
+    line,
+    path,
+    rounded,
+    square,
+    stroke,
+    text,
+    upwards,
+)
 from reports.percentiles import Distribution
 from reports.wording import number
 
+DASHES = ("", "dashed", "dotted")
 _PHASES = (7, 1, 0)  # shades of queue, prefill, decode
 
 
@@ -52,13 +68,21 @@ def over_time(
     parts = [frame(x, y, span_unit, unit)]
     for i, s in enumerate(series):
         points = [(x(a), y(b) if math.isfinite(b) else None) for a, b in zip(span, s.values, strict=True)]
-        parts.append(f'<g data-series="{i}">{_mark(points, s, x, y)}</g>')
+        parts.append(f'<g data-series="{i}">{_mark(points, s, x, y, _dash(i, s))}</g>')
     if limit:
         parts.append(line(x.start, y(limit[0]), x.end, y(limit[0]), "limit"))
         parts.append(text(x.end, y(limit[0]) - 5, limit[1], anchor="end", kind="mark"))
     data = chart_data("lines", x, y, span, [s.name for s in series], [s.values for s in series], unit, span_unit)
     legend = [(s.name, colour(s.shade)) for s in series]
-    return Figure(key, title, drawing("".join(parts), _spoken(title, series, unit)), note, legend, data)
+    glyphs = [
+        square(colour(s.shade)) if s.kind == "bar" else stroke(colour(s.shade), _dash(i, s))
+        for i, s in enumerate(series)
+    ]
+    return Figure(key, title, drawing("".join(parts), _spoken(title, series, unit)), note, legend, data, glyphs)
+
+
+def _dash(place: int, s: Series) -> str:
+    return DASHES[place % len(DASHES)] if s.kind == "line" else ""
 
 
 def stacked(
@@ -159,7 +183,7 @@ def time_axis(times: np.ndarray) -> tuple[np.ndarray, str]:
     return times / 3600, "time in the run (h)"
 
 
-def _mark(points: list, s: Series, x: Scale, y: Scale) -> str:
+def _mark(points: list, s: Series, x: Scale, y: Scale, dash: str) -> str:
     if s.kind == "bar":
         step = max((x.end - x.start) / max(len(points), 1) - 0.5, 1.0)
         return "".join(
@@ -167,7 +191,7 @@ def _mark(points: list, s: Series, x: Scale, y: Scale) -> str:
             for a, b in points
             if b is not None and b < y.start
         )
-    drawn = f'<path d="{path(points)}" class="line" style="stroke:{colour(s.shade)}"/>'
+    drawn = f'<path d="{path(points)}" class="line {dash}" style="stroke:{colour(s.shade)}"/>'
     if s.kind == "area" and points:
         known = [(a, b) for a, b in points if b is not None]
         ground = [(known[-1][0], y.start), (known[0][0], y.start)] if known else []

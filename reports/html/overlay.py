@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from reports.concurrency import InFlight
-from reports.html.charts import chart_data, time_axis
+from reports.html.charts import DASHES, chart_data, time_axis
 from reports.html.scales import fit
-from reports.html.svg import Figure, across, colour, drawing, empty, frame, path, upwards
+from reports.html.svg import Figure, across, colour, drawing, empty, frame, path, stroke, upwards
 from reports.metrics import distributions
 from reports.percentiles import Distribution
 from reports.run_data import FINISHED, UNFINISHED, RunData
@@ -18,7 +18,6 @@ from reports.token_series import token_counts
 from reports.wording import number
 
 POINTS = 240
-DASHES = ("", "dashed", "dotted")
 LONG_TAIL = 8
 
 
@@ -82,7 +81,7 @@ def _lines(
     key: str, title: str, xs: np.ndarray, names: Sequence[str], values: Sequence[np.ndarray], x_title: str, y_title: str,
     *, log: bool = False, top: float | None = None, x_unit: str = "",
 ) -> Figure:  # fmt: skip
-    """One line a run over a shared x; runs beyond the third get dashes too, so that colour alone never tells them apart."""
+    """One line a run over a shared x, with dashes from the second on, so that colour alone never tells them apart."""
     x = across(float(xs[0]), float(xs[-1]) if xs[-1] > xs[0] else float(xs[0]) + 1.0, log)
     y = upwards(0.0, top) if top else upwards(*fit([v for line in values for v in line]))
     parts = [frame(x, y, x_title, y_title)]
@@ -95,7 +94,8 @@ def _lines(
     data = chart_data("lines", x, y, xs, names, values, y_title, f"({x_unit})" if x_unit else x_title)
     peaks = ", ".join(f"{name} up to {number(float(np.nanmax(v)))}" for name, v in zip(names, values, strict=True))
     legend = [(name, colour(i)) for i, name in enumerate(names)]
-    return Figure(key, title, drawing("".join(parts), f"{title} ({y_title}): {peaks}"), "", legend, data)
+    glyphs = [stroke(colour(i), DASHES[i % len(DASHES)]) for i in range(len(names))]
+    return Figure(key, title, drawing("".join(parts), f"{title} ({y_title}): {peaks}"), "", legend, data, glyphs)
 
 
 def _below(d: Distribution, grid: np.ndarray) -> np.ndarray:

@@ -135,7 +135,7 @@
     svg.setAttribute("aria-keyshortcuts", "ArrowLeft ArrowRight + - 0");
     const buttons = [...figure.querySelectorAll(".legend button")];
     const shown = d.names.map(() => true);
-    const paint = (i) => buttons[i] && buttons[i].querySelector("i").style.background;
+    const paint = (i) => buttons[i] && buttons[i].dataset.paint;
 
     const whole = d.xs.slice();
     const restack = () => {

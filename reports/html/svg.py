@@ -21,7 +21,7 @@ class Figure:
         key: id within the page.   title, note: text above it.   svg: the drawing, safe to insert.
         legend: (name, colour) of every series; one or none draws no legend.
         data: what the page's script needs to show values and to hide series.
-        glyphs: the mark of every series in the legend, safe to insert; none draws a square of its colour.
+        glyphs: the mark of every series in the legend, safe to insert; none of them draws squares of their colours.
     """
 
     key: str
@@ -68,6 +68,19 @@ def path(points: Iterable[tuple[float, float]], *, close: bool = False) -> str:
 def colour(index: int) -> str:
     """CSS colour of the series with this index (the palette has eight)."""
     return f"var(--c{index % 8 + 1})"
+
+
+def square(paint: str) -> Markup:
+    """A patch of colour for the legend."""
+    return Markup(f'<i style="background:{paint}"></i>')
+
+
+def stroke(paint: str, dash: str) -> Markup:
+    """A piece of a line for the legend: a series is told by its dashes as well as by its colour."""
+    return Markup(
+        f'<svg viewBox="0 -5 18 10" class="glyph stroke" aria-hidden="true">'
+        f'<path d="M0 0H18" class="line {dash}" style="stroke:{paint}"/></svg>'
+    )
 
 
 def frame(

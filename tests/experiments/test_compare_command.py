@@ -50,7 +50,7 @@ def test_table_page_markdown_and_json(two: tuple[Path, Path], tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     assert "worse" in done.stdout
     assert "backend.gpu" in done.stdout
-    assert (tmp_path / "page.html").read_text("utf-8").count("<svg") == 6
+    assert (tmp_path / "page.html").read_text("utf-8").count("<figure ") == 6
     assert json.loads((tmp_path / "page.json").read_text("utf-8"))["settings"]["backend.gpu"] == ["h100-sxm", "l4"]
     assert (tmp_path / "t.md").read_text("utf-8").startswith("|")
     assert bench("compare", *two, "--out", tmp_path / "folder", "-q").stdout == ""

@@ -100,6 +100,8 @@ def test_values_under_the_pointer(report, open_page, key):
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert "on" in tip.get_attribute("class")
     assert any(c.isdigit() for c in tip.inner_text())
+    patches = tip.locator("i").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
+    assert "rgba(0, 0, 0, 0)" not in patches and (len(set(patches)) > 1 or key == "ttft"), "of the series' colours"
     page.mouse.move(0, 0)
     assert "on" not in tip.get_attribute("class")
 

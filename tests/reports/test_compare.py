@@ -197,7 +197,7 @@ def test_simulated_beside_measured(first, tmp_path):
     forced = compare([first, flat], force=True)
     assert any("no requests in the file of" in note for note in forced.notes)
     assert rows(forced)["output_throughput"].ratios[0].low is None
-    assert render_comparison(forced).count("<svg") == 6
+    assert render_comparison(forced).count("<figure ") == 6
 
 
 def test_unknown_facts_do_not_differ():
@@ -262,7 +262,7 @@ def test_the_page_survives_hostile_names_and_four_runs(first):
     parsed = Balanced(page)
     assert parsed.tags.count("script") == 2
     assert "img" not in parsed.tags
-    assert parsed.tags.count("svg") == 6
+    assert parsed.tags.count("figure") == 6
     assert all(len(s.name) <= 66 for s in found.subjects)
     assert len({s.name for s in found.subjects}) == 4
     assert len(page) < 600_000

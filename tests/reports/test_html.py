@@ -92,10 +92,20 @@ def test_a_report_is_whole_and_alone(run):
     ):  # fmt: skip
         assert words in text, words
     assert outside(page) == []
-    assert parsed.tags.count("svg") == 11
+    assert parsed.tags.count("figure") == 11
     assert "NaN" not in page
     assert "nan" not in re.findall(r"\b(nan|inf)\b", page)
     assert ("link", "rel", "icon") in parsed.attributes
+
+
+def test_lines_over_time_differ_without_colour(run):
+    """Each line of a figure has dashes of its own, in the legend as in the figure."""
+    page = page_of(run)
+    for key in ("throughput", "queue", "requests"):
+        (figure,) = re.findall(rf'id="figure-{key}">(.*?)</figure>', page, re.S)
+        legend, _, drawn = figure.partition("</div>")
+        dashes = [re.findall(r'class="line ?(\w*)"', part) for part in (legend, drawn)]
+        assert dashes[0] == dashes[1] and len(set(dashes[0])) == len(dashes[0]) >= 2, key
 
 
 def test_data_of_the_figures_is_json(run):
