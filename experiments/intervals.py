@@ -178,9 +178,9 @@ def rows_to_repeat(requests: int, steps: int) -> int:
 
 
 def _deployment(resolved: Resolved) -> str:
-    """Two runs with the same text here are taken to be on one machine and one build of the engine."""
-    engine = resolved.engine
-    return f"{resolved.gpu.name} {engine.host} {engine.parallel}"
+    """Two runs with the same text here are taken to be of one build of one engine, set up by the same hands: that made most of the
+    difference between public reports, and the machine little."""
+    return f"{resolved.gpu.vendor} {resolved.engine.host}"
 
 
 def _mix(resolved: Resolved, data: RunData) -> Mix:

@@ -53,7 +53,7 @@ def test_squares_of_the_parts_sum_to_one(base: tuple) -> None:
         ({"engine.quantization": "fp8"}, {"linear"}, {"attention_decode", "host", "front end", "deployment"}),
         ({"engine.kv.dtype": "fp8"}, {"attention_decode"}, {"linear", "host"}),
         ({"backend.gpu": "a100-sxm"}, {"linear", "attention_decode", "host"}, set()),
-        ({"backend.gpu": "h200-sxm"}, {"linear", "attention_decode", "deployment"}, set()),
+        ({"backend.gpu": "h200-sxm"}, {"linear", "attention_decode"}, {"deployment"}),
         ({"engine.preset": "sglang"}, {"linear", "attention_decode", "host", "deployment"}, {"elementwise"}),
         ({"model": "meta-llama/Llama-2-7b-hf"}, {"linear", "attention_decode"}, {"host", "elementwise"}),
     ],
