@@ -69,6 +69,34 @@ SHORT = {
 CHUNKED = ("agents", "long documents")
 
 
+def _tables(full: dict, declared: dict, offline: dict, users: dict) -> tuple[Table, ...]:
+    return (
+        Table(
+            "Engine kept full: Llama-3.1-8B, one H100",
+            ("traffic", "engine", "output tokens/s", "requests/s", "p95 TTFT ms", "p50 TPOT ms", "p99 ITL ms", "hit rate"),
+            tuple(
+                (kind, name, one["output_throughput"], one["request_throughput"], one["p95_ttft_ms"], one["median_tpot_ms"],
+                 one["p99_itl_ms"], f"{(one['prefix_hit_rate'] or 0) * 100:.0f} %")
+                for kind, found in full.items()
+                for name, one in found.items()
+            ),
+        ),
+        Table(
+            f"Chat with {CROWD} in flight, by what clients declare as their limit: output tokens a second",
+            ("engine", *DECLARED),
+            tuple((name, *(one["output_throughput"] for one in found)) for name, found in declared.items()),
+        ),
+        Table(
+            "All at once, ShareGPT-like lengths", ("engine", "prompts", "output tokens/s", "seconds"),
+            tuple((name, one["completed"], one["output_throughput"], one["duration"]) for (name, _), one in offline.items()),
+        ),
+        Table(
+            "Median TTFT (ms) by users, 256 in and 128 out on average", ("engine", *map(str, USERS)),
+            tuple((name, *(one["median_ttft_ms"] for one in found)) for name, found in users.items()),
+        ),
+    )  # fmt: skip
+
+
 def run(small: bool = False) -> Result:
     """The experiment; `small` takes a tenth of the requests."""
     part = 10 if small else 1
@@ -105,31 +133,6 @@ def run(small: bool = False) -> Result:
         ]
         for name, preset in ENGINES.items()
     }  # fmt: skip
-    tables = (
-        Table(
-            "Engine kept full: Llama-3.1-8B, one H100",
-            ("traffic", "engine", "output tokens/s", "requests/s", "p95 TTFT ms", "p50 TPOT ms", "p99 ITL ms", "hit rate"),
-            tuple(
-                (kind, name, one["output_throughput"], one["request_throughput"], one["p95_ttft_ms"], one["median_tpot_ms"],
-                 one["p99_itl_ms"], f"{(one['prefix_hit_rate'] or 0) * 100:.0f} %")
-                for kind, found in full.items()
-                for name, one in found.items()
-            ),
-        ),
-        Table(
-            f"Chat with {CROWD} in flight, by what clients declare as their limit: output tokens a second",
-            ("engine", *DECLARED),
-            tuple((name, *(one["output_throughput"] for one in found)) for name, found in declared.items()),
-        ),
-        Table(
-            "All at once, ShareGPT-like lengths", ("engine", "prompts", "output tokens/s", "seconds"),
-            tuple((name, one["completed"], one["output_throughput"], one["duration"]) for (name, _), one in offline.items()),
-        ),
-        Table(
-            "Median TTFT (ms) by users, 256 in and 128 out on average", ("engine", *map(str, USERS)),
-            tuple((name, *(one["median_ttft_ms"] for one in found)) for name, found in users.items()),
-        ),
-    )  # fmt: skip
     charts = (
         Chart(
             f"Chat, {CROWD} in flight, by what clients declare as their limit", "bars", tuple(DECLARED),
@@ -149,6 +152,7 @@ def run(small: bool = False) -> Result:
             {name: [one["median_ttft_ms"] for one in found] for name, found in users.items()}, "users", "ms", log_x=True,
         ),
     )  # fmt: skip
+    tables = _tables(full, declared, offline, users)
     return Result(
         NAME, TITLE, tables, charts, (_sglang(offline, full), _tensorrt(full, declared), _first(users)), small
     )
