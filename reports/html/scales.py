@@ -56,7 +56,7 @@ class Scale:
     def __call__(self, value: float) -> float:
         """Pixels of a value; values outside land on the edge."""
         if self.log:
-            share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+            share = (math.log(max(value, self.low)) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         else:
             share = (value - self.low) / (self.high - self.low)
         return round(self.start + (self.end - self.start) * min(max(share, 0.0), 1.0), 1)
