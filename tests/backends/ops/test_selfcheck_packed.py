@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.0")
 
 from backends.ops.reference import ReferenceOperators  # noqa: E402
-from backends.ops.selfcheck_packed import check_packed  # noqa: E402
+from backends.ops.selfcheck_packed import EXPERTS, check_packed, check_packed_experts  # noqa: E402
 from backends.quantization.base import QuantizedLinear  # noqa: E402
 from backends.weights.dummy_packed import RUNNABLE  # noqa: E402
 
@@ -49,3 +49,17 @@ def test_plain_torch_passes() -> None:
 ])  # fmt: skip
 def test_what_is_wrong_is_found(change, found) -> None:
     assert failed(Wrong(change), torch.float32) == found
+
+
+def test_experts_pass_and_one_that_is_another_is_found() -> None:
+    checks = list(check_packed_experts(ReferenceOperators(), CPU, torch.bfloat16))
+    assert len(checks) == 2 * len(EXPERTS) and all(check.holds for check in checks)
+
+    class Shifted(ReferenceOperators):
+        """Each expert's down projection is its neighbour's."""
+
+        def experts(self, x, router, gate_up, down, top_k, renormalise):
+            down = replace(down, weight=replace(down.weight, codes=down.weight.codes.roll(down.outputs, 0)))
+            return ReferenceOperators().experts(x, router, gate_up, down, top_k, renormalise)
+
+    assert not any(check.holds for check in check_packed_experts(Shifted(), CPU, torch.bfloat16))

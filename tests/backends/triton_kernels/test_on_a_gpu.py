@@ -32,3 +32,12 @@ def test_packed_weights(dtype) -> None:
 
     checks = list(check_packed(TritonOperators("cuda"), torch.device("cuda"), getattr(torch, dtype)))
     assert len(checks) > 20 and all(check.holds for check in checks), [check for check in checks if not check.holds]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_packed_experts(dtype) -> None:
+    from backends.ops.selfcheck_packed import check_packed_experts
+    from backends.triton.operators import TritonOperators
+
+    checks = list(check_packed_experts(TritonOperators("cuda"), torch.device("cuda"), getattr(torch, dtype)))
+    assert len(checks) >= 8 and all(check.holds for check in checks), [check for check in checks if not check.holds]
