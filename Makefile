@@ -44,10 +44,11 @@ gate: $(CORE)
 	@status=0; for base in baselines/*.json; do name=$$(basename $$base .json); echo "gate: $$name"; \
 	$(BIN)/bench gate workloads/examples/$$name.yaml --baseline $$base --set sweep=null $(ARGS) || status=1; done; exit $$status
 
+gate-update: export REASON := $(value REASON)
 gate-update: $(CORE)
-	@test -n '$(REASON)' || { echo 'say why the figures moved: make gate-update REASON="…"'; exit 1; }
+	@test -n "$$REASON" || { echo 'say why the figures moved: make gate-update REASON="…"'; exit 1; }
 	@for base in baselines/*.json; do name=$$(basename $$base .json); \
-	$(BIN)/bench gate workloads/examples/$$name.yaml --baseline $$base --set sweep=null --update --reason '$(REASON)' $(ARGS) \
+	$(BIN)/bench gate workloads/examples/$$name.yaml --baseline $$base --set sweep=null --update --reason "$$REASON" $(ARGS) \
 	|| exit 1; done
 
 docs: $(DEV)
