@@ -44,6 +44,8 @@ def check_packed(
                 )
 
 
+_BETWEEN = 0.04
+"""The same where what is between two products is quantized too: what was rounded otherwise in 16 bits falls on another code."""
 EXPERTS = ("gptq-int4", "awq-int4", "int8-w8a8", "fp8-channel", "fp8-block", "nvfp4", "mxfp4")
 """Modes in which a mixture of experts is checked."""
 
@@ -59,6 +61,7 @@ def check_packed_experts(
             QuantizedBank(random_weight(kind, experts * rows, columns, generator), experts, mode)
             for rows, columns in ((2 * inner, width), (width, inner))
         )
+        allowed = 2 * _ALLOWED[dtype] if kind.activation == "model" else _BETWEEN
         router = Dense((torch.randn(experts, width, generator=generator, device=device) / 16).to(dtype))
         for tokens in (4, 600):
             x = torch.randn(tokens, width, generator=generator, device=device).to(dtype)
@@ -67,7 +70,7 @@ def check_packed_experts(
                 want = plain.experts(
                     x, router, wide, narrow, 2, True
                 ).double()  # in this dtype: routing must be the same
-                error = float((got - want).abs().mean() / want.abs().mean()) / (2 * _ALLOWED[dtype])
+                error = float((got - want).abs().mean() / want.abs().mean()) / allowed
                 yield Check(
                     "experts", f"{str(dtype)[6:]}, {mode}, {tokens} tokens", error if error == error else float("inf")
                 )
