@@ -178,8 +178,8 @@ def rows_to_repeat(requests: int, steps: int) -> int:
 
 
 def _deployment(resolved: Resolved) -> str:
-    """Two runs with the same text here are taken to be of one build of one engine, set up by the same hands: that made most of the
-    difference between public reports, and the machine little."""
+    """Two runs with the same text here are taken to be of one build of one engine, set up by the same hands: that made most
+    of the difference between public reports, and the machine little."""
     return f"{resolved.gpu.vendor} {resolved.engine.host}"
 
 

@@ -78,7 +78,9 @@ def test_a_run_from_python(workload: Path, tmp_path: Path) -> None:
     loaded = twinserve.load_workload(workload, ["traffic.synthetic.requests=5"])
     assert isinstance(loaded, twinserve.Workload)
     again = twinserve.summarize(twinserve.run(loaded))
-    assert again.pop("interval") is None and summary.pop("interval")["level"] == 0.8, "ranges are made for a folder only"
+    assert again.pop("interval") is None and summary.pop("interval")["level"] == 0.8, (
+        "ranges are made for a folder only"
+    )
     assert again == summary
 
 

@@ -134,9 +134,19 @@ def changes(name: str, read: Mapping[str, Any]) -> list[str]:
 
 
 def tidy(read: Any) -> None:
-    """Take out what differs from run to run without meaning anything: execution times, and names of machines."""
+    """Take out what differs from run to run without meaning anything: execution times, names of machines, and in how many pieces
+    a stream came."""
     for cell in read.cells:
         cell.metadata.pop("execution", None)
+        whole: list[Any] = []
+        for output in cell.get("outputs", ()):
+            last = whole[-1] if whole else None
+            if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
+                last.text += output.text
+            else:
+                whole.append(output)
+        if whole:
+            cell.outputs = whole
     read.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -4,11 +4,13 @@ Llama-3.1-8B, which fits on one GPU, and Llama-3.1-70B, which does not, on H100s
 PCIe only. Tensor parallel sums up twice a layer over the link; pipeline parallel hands activations over once a stage
 but leaves stages idle when little is in flight. The cost model runs a step as one round through all stages, cut into
 as many parts as there are stages, but never cuts a chunk of a prompt; engines put the next step behind it instead. So
-pipelines come out too slow here where prompts are long, and the same is asked with short prompts. Links between nodes
-are not modelled: PCIe is the slow link here.
+pipelines come out too slow here where prompts are long, and the same is asked with short prompts. Llama-3.1-405B in 16 bit
+needs two nodes: there the slow link is the network between them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from experiments.claims.base import Chart, Check, Result, Table, Verdict, more, times
 from experiments.claims.simulate import Run, simulate
@@ -30,15 +32,43 @@ SHORT = 64  # tokens of a prompt, for a round that is all decodes
 BIG = {"TP 8": (8, 1), "TP 2 x PP 4": (2, 4), "PP 8": (1, 8)}
 MODELS = {"8B": ("meta-llama/Llama-3.1-8B", SPLITS), "70B": ("meta-llama/Llama-3.1-70B", BIG)}
 LOADS = (1, 64, 512)
+NODES = {"TP 16": (16, 1), "TP 8 x PP 2": (8, 2)}
+NETWORKS = {"InfiniBand NDR": "infiniband-ndr", "100 Gbit/s Ethernet": "ethernet-100g"}
 
 
-def _one(model: str, card: str, split: tuple[int, int], load: int, requests: int, prompt: int = 1024) -> Run:
+def _one(
+    model: str,
+    card: str,
+    split: tuple[int, int],
+    load: int,
+    requests: int,
+    prompt: int = 1024,
+    network: str = "infiniband-ndr",
+) -> Run:
     tensor, pipeline = split
-    return simulate(WORKLOAD, {
-        "model": model, "backend.gpu": card, "engine.parallel": {"tensor": tensor, "pipeline": pipeline},
-        "load.concurrency": load, "traffic.synthetic.input_tokens": prompt,
-        "traffic.synthetic.requests": 8 if load == 1 else max(requests, 2 * load),
-    })  # fmt: skip
+    return simulate(
+        WORKLOAD,
+        {
+            "model": model,
+            "backend": {"name": "sim", "gpu": card, "network": network},
+            "engine.parallel": {"tensor": tensor, "pipeline": pipeline},
+            "load.concurrency": load,
+            "traffic.synthetic.input_tokens": prompt,
+            "traffic.synthetic.requests": 8 if load == 1 else max(requests, 2 * load),
+        },
+    )
+
+
+def _nodes(requests: int) -> dict[tuple, Run]:
+    """Two nodes of eight, by network, split and load."""
+    return {
+        ("405B", f"two nodes, {said}", name, load): _one(
+            "meta-llama/Llama-3.1-405B", "h100-sxm", split, load, requests, network=network
+        )
+        for said, network in NETWORKS.items()
+        for name, split in NODES.items()
+        for load in LOADS[:2]
+    }  # fmt: skip
 
 
 def run(small: bool = False) -> Result:
@@ -54,6 +84,7 @@ def run(small: bool = False) -> Result:
                     found[f"70B, {SHORT} in", link, name, LOADS[-1]] = _one(
                         model, card, split, LOADS[-1], requests, SHORT
                     )
+    found |= _nodes(requests)
     rows = tuple(
         (*key, one["median_tpot_ms"], one["output_throughput"], one["output_throughput"] / one.data.info["gpus"])
         for key, one in found.items()
@@ -97,6 +128,12 @@ def _where(found: dict) -> Verdict:
         / _speed(found[f"70B, {SHORT} in", link, "TP 8", most])
         for link in CARDS
     }
+    across = {
+        (said, load): _speed(found["405B", f"two nodes, {said}", "TP 8 x PP 2", load])
+        / _speed(found["405B", f"two nodes, {said}", "TP 16", load])
+        for said in NETWORKS
+        for load in LOADS[:2]
+    }
     both = _speed(found["70B", slow, "TP 2 x PP 4", most]) / _speed(found["70B", slow, "TP 8", most])
     return Verdict(
         "tensor parallel inside a node with fast links, pipeline across slow ones",
@@ -113,6 +150,10 @@ def _where(found: dict) -> Verdict:
             Check(f"70B, PCIe, {most} in flight, prompts of {SHORT} tokens: PP 8 over TP 8", "faster", times(short[slow]),
                   short[slow] > 1),
             Check(f"70B, PCIe, {most} in flight: TP 2 in PP 4 over TP 8", "faster", times(both), both > 1),
+            *(
+                Check(f"405B, two nodes, {said}, {load} in flight: TP 8 in PP 2 over TP 16", "faster", times(gain), gain > 1)
+                for (said, load), gain in across.items()
+            ),
         ),
         f"Over NVLink TP 8 is {times(at[fast, 1])} as fast as PP 8 with one request, {times(at[fast, 64])} with 64 "
         f"and {times(at[fast, most])} with {most}; over PCIe {times(at[slow, 1])}, {times(at[slow, 64])} and "
@@ -120,9 +161,15 @@ def _where(found: dict) -> Verdict:
         f"pipeline, so that few requests fill it badly; with {most} and short prompts PP 8 is {times(short[slow])} "
         f"as fast over PCIe and {times(short[fast])} over NVLink. A pipeline pays with large batches over slow "
         f"links, and then best around small tensor-parallel groups ({times(both)}). How long collectives take over "
-        "PCIe is uncertain here (docs/validation.md), and prompts are dear in pipelines (see above).",
-        "NVLink and PCIe inside a node; links between nodes are not modelled",
+        "PCIe is uncertain here (docs/validation.md), and prompts are dear in pipelines (see above). Between nodes a split of "
+        f"16 ways sums up over the network twice a layer: TP 8 in PP 2 is {_span(across.values())} as fast.",
+        "NVLink and PCIe inside a node; collectives between nodes are priced from data sheets, within a factor of two",
     )  # fmt: skip
+
+
+def _span(gains: Iterable[float]) -> str:
+    found = sorted(gains)
+    return f"{times(found[0])} to {times(found[-1])}"
 
 
 def _fits(found: dict) -> Verdict:

@@ -86,7 +86,7 @@ def test_stop_tokens(write) -> None:
     [
         ({"model_type": "gemma2"}, "model_type", "only simulated"),
         ({"model_type": "lama"}, "model_type", "only simulated"),
-            ({"model_type": "lama", "num_experts": 8}, "model_type", "unknown architecture"),
+        ({"model_type": "lama", "num_experts": 8}, "model_type", "unknown architecture"),
         ({"hidden_act": "gelu"}, "hidden_act", "gelu"),
         ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_scaling", "longrope"),
         ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "rope_scaling", "low_freq_factor"),

@@ -69,9 +69,12 @@ def test_tidied_notebooks_hold_nothing_of_the_run() -> None:
     read = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell("1", metadata={"execution": {"a": "1"}, "tags": ["x"]})]
     )
+    said = [("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c\n"), ("stdout", "d\n")]
+    read.cells[0].outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in said]
     read.metadata = {"kernelspec": {"display_name": "mine", "name": "other"}, "authors": "me"}
     tidy(read)
     assert "execution" not in read.cells[0].metadata and read.cells[0].metadata["tags"] == ["x"]
+    assert [(o.name, o.text) for o in read.cells[0].outputs] == [("stdout", "a\nb\n"), *said[2:]]
     assert read.metadata["kernelspec"]["name"] == "python3" and "authors" not in read.metadata
 
 
