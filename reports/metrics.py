@@ -27,6 +27,11 @@ from reports.uncertainty import uncertain
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STEADY_SHARE = 0.95  # of the cap: a closed loop is steady while this many are in flight
+_OF_SENDING = (
+    "arrival_rate", "max_output_tokens_per_s", "max_concurrent_requests", "mean_concurrency", "steady_output_throughput",
+    "steady_start", "steady_end", "p99_send_lag_ms", "send_lag_ok", "rate_kept",
+)  # fmt: skip
+"""What cannot be told of a run whose requests have no times of sending, beside its duration and what follows from that."""
 LAG_LIMIT_S, LAG_LIMIT_SHARE, RATE_KEPT = 0.010, 0.05, 0.95
 
 
@@ -45,7 +50,8 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     done = r.status == FINISHED
     tokens = token_series.select(data.tokens, _by_row(r, done))
     series = token_series.token_counts(tokens)
-    duration = run_duration(data)
+    timed = data.info.get("sent_seen", True)
+    duration = run_duration(data) if timed else None
     found = distributions(data)
     summary = _counts(r, duration)
     summary |= _rates(r, done, duration)
@@ -60,6 +66,8 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     summary |= _schedule(data, found)
     summary |= _engine(data)
     summary |= kv_use(data)
+    if not timed:
+        summary |= dict.fromkeys(_OF_SENDING) | data.info.get("reported", {})
     summary["latency_counts"] = {name: d.count for name, d in found.items()}
     if with_intervals:
         summary["interval"] = uncertain(data, summary, found, met_slo(data))

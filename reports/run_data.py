@@ -141,7 +141,8 @@ class RunData:
             `name`, `seed`, `backend`, `load` ({"mode": "open"|"closed", "concurrency"?: int, …}), `slo`
             ({"ttft_ms"?, "tpot_ms"?, "e2e_ms"?}), `kv_pool_tokens`, `kv_block_tokens`, `kv_bytes_per_token`,
             `max_num_seqs`, `gpus` (count), `complete` (False after Ctrl-C), `end` (seconds of simulated or wall time at
-            which the run stopped).
+            which the run stopped). What another tool measured may have `sent_seen` and `tokens_seen`, False where times of
+            sending or of tokens are not known, and then `reported`: the rates that it tells itself.
         config: the resolved configuration, nested dicts of plain values, and where each value came from
             ({"value": …, "source": "user"|"preset"|"derived"|"default"} leaves).
         provenance: sources of cost figures, list of {"what", "value", "source"}.

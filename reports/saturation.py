@@ -47,6 +47,9 @@ def saturation(data: RunData) -> dict:
     sent = r.sent[np.isfinite(r.sent)]
     facts: dict = dict.fromkeys(_FACTS)
     done = r.status == FINISHED
+    if not data.info.get("sent_seen", True):
+        sentence = "When requests were sent is not known, so nothing can be said of saturation."
+        return {"label": "unknown", "sentence": sentence, **facts}
     if not len(sent) or not done.any():
         return {
             "label": "unknown",

@@ -55,7 +55,9 @@ class Subject:
                 summary = summarize(run, with_intervals=False)
             info, config = run.info, settings(run.config)
             name, complete = str(info.get("name", "run")), bool(info.get("complete", True))
-            return cls(name, source, OURS, summary, Traffic.of(run), config, complete, run)
+            return cls(
+                name, source, OURS, summary, Traffic.of(run), config, complete, run, bool(info.get("sent_seen", True))
+            )
         for key in ("summary", "fingerprint", "info", "config"):
             if key not in run:
                 raise InputError("the run lacks this key", place=Place(file="run.json", key=key))

@@ -121,7 +121,7 @@ def _chance(data: RunData, found: dict[str, Distribution], good: np.ndarray | No
     # what a request takes of the run: the time to the next one, or, in a closed loop, its stay (Little's law)
     stay = np.diff(sent, append=sent[-1:]) if data.info["load"].get("mode") != "closed" else last - sent
     amounts = (np.ones(len(rows)), tokens, tokens + r.input_tokens[rows])
-    for key, amount in zip(RATES, amounts, strict=True):
+    for key, amount in zip(RATES, amounts, strict=True) if stay.any() else ():  # all at once: no times to go by
         factors |= _even(key, _relative(amount, stay))
     if good is not None:
         off = Z * _error(good[rows].astype(float))

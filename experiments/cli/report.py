@@ -58,7 +58,7 @@ def report(
     subject = _subject(run)
     measured = subject is not None
     data = _data(subject, run)
-    summary = subject.summary | {} if subject is not None and not subject.timed else summarize(data)
+    summary = summarize(data)
     if measured and out is not None and not wanted:
         from reports.run_folder import write_run
 

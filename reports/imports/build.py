@@ -16,12 +16,12 @@ from reports.wording import clean, number
 
 APART = 0.01
 _ALWAYS = ("tpot", "ttft", "e2el")
-_FROM_RECORDS = (
-    "duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput",
-    "output_throughput", "total_token_throughput", "arrival_rate", "max_output_tokens_per_s", "max_concurrent_requests",
-    "mean_concurrency", "steady_output_throughput",
+_RATES = (
+    "duration", "request_throughput", "output_throughput", "total_token_throughput", "arrival_rate",
+    "max_output_tokens_per_s", "max_concurrent_requests", "mean_concurrency", "steady_output_throughput",
 )  # fmt: skip
 _OF_COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens")
+_FROM_RECORDS = (*_OF_COUNTS, *_RATES)
 STATS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
 
 
@@ -53,8 +53,10 @@ def subject_of(
         return Subject(name, source, tool, _complete(summary), traffic, settings, notes=tuple(notes), timed=False)
     info = {"name": name, "backend": tool, "model": model, "load": {"mode": load.get("mode") or "open", **_given(load)}}
     run = run_of(records, info, notes)
-    computed = summarize(run, with_intervals=False)
     timed = records.sent is not None
+    if not timed:
+        run.info |= {"sent_seen": False, "reported": {k: v for k, v in _complete(dict(known)).items() if k in _RATES}}
+    computed = summarize(run, with_intervals=False)
     summary, other = _merged(computed, known, timed=timed, tokens_seen=records.gaps is not None)
     notes += _apart(tool, other)
     failed = bool((run.requests.status != "finished").any())

@@ -60,6 +60,28 @@ def test_another_tools_results_become_a_run_folder(run: Path, tmp_path: Path) ->
     assert (tmp_path / "tables" / "requests.csv").is_file()
 
 
+def test_results_without_times_of_sending(run: Path, tmp_path: Path) -> None:
+    """Latencies are of the requests; rates are as the file reports them, in the run folder and its page too."""
+    write_vllm_result(read_run(run), tmp_path / "v.json", detailed=True)
+    raw = json.loads((tmp_path / "v.json").read_text())
+    raw = {key: value for key, value in raw.items() if key != "start_times"} | {"output_throughput": 123.0}
+    (tmp_path / "v.json").write_text(json.dumps(raw))
+    shown = bench("report", tmp_path / "v.json", "--out", tmp_path / "measured")
+    assert shown.exit_code == 0, shown.output
+    assert "nothing can be said of saturation" in " ".join(shown.stdout.split())
+    for path in (tmp_path / "v.json", tmp_path / "measured"):
+        told = json.loads(bench("report", path, "--json").stdout)["summary"]
+        assert told["output_throughput"] == 123.0
+        assert told["duration"] == raw["duration"]
+        assert told["mean_ttft_ms"] == pytest.approx(raw["mean_ttft_ms"])
+        assert told["steady_output_throughput"] is None
+        assert not set(told["interval"]["figures"]) & {"output_throughput", "request_throughput"}
+    assert bench("compare", run, tmp_path / "measured", "--force").exit_code == 0
+    exported = bench("report", tmp_path / "measured", "--export", "vllm-json", "--out", tmp_path / "again")
+    assert exported.exit_code == 0, exported.output
+    assert "start_times" not in json.loads((tmp_path / "again" / "vllm.json").read_text())
+
+
 def test_mistakes(run: Path, tmp_path: Path) -> None:
     unknown = bench("report", run, "--export", "cvs")
     assert unknown.exit_code == 2
