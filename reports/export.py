@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from reports import strict_json
+from reports.fingerprint import settings
 from reports.metrics import summarize
 from reports.run_data import FINISHED, RunData
 from workloads.errors import OutputError
@@ -28,13 +29,14 @@ def vllm_result(data: RunData, summary: dict | None = None, *, detailed: bool = 
     summary = summary if summary is not None else summarize(data, with_intervals=False)
     load, info = data.info["load"], data.info
     rate = load.get("rate", summary["arrival_rate"]) if load.get("mode") == "open" else "inf"
+    model = settings(data.config).get("model") or info.get("model")  # as it was asked for: fine-tunes share a shape
     result = {
         "date": data.host.get("date"),
         "endpoint_type": "openai",
         "backend": info.get("backend"),
         "label": info.get("name"),
-        "model_id": info.get("model"),
-        "tokenizer_id": info.get("model"),
+        "model_id": model,
+        "tokenizer_id": model,
         "num_prompts": summary["requests"],
         "request_rate": rate,
         "burstiness": load.get("burstiness", 1.0),
@@ -71,7 +73,7 @@ def _details(data: RunData) -> dict:
         "ttfts": np.where(done, r.first_token - r.sent, 0.0),
         "itls": [gaps.get(int(row), []) if ok else [] for row, ok in zip(r.request, done, strict=True)],
         "latencies": np.where(done, r.finish - r.sent, 0.0),
-        "start_times": r.sent,
+        **({"start_times": r.sent} if data.info.get("sent_seen", True) else {}),
         "generated_texts": [""] * len(r),
         "errors": [
             "" if ok else f"{s}: {why}".rstrip(": ") for ok, s, why in zip(done, r.status, r.reason, strict=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from experiments.registries import is_hub_id
 from experiments.resolve import Resolved
+from sim.models import hub_id
 from sim.quantization import load_weight_mode
 from workloads.errors import Place
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from experiments.planner.search import Found
 
 PLACE = Place(key="--emit")
+SOMEBODY = "YOUR-ORG"
+"""Stands for the organisation in ids that only the user knows."""
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 ONLINE = {"fp8": "fp8", "fp8-dynamic": "fp8"}
 """Modes into which vLLM and SGLang turn a 16-bit checkpoint by themselves, by the name of their flag."""
@@ -40,7 +43,7 @@ class Deployment:
         """What the engine is to load: a name to be replaced where only a checkpoint in another format will do."""
         if not self.needs_checkpoint:
             return self.model
-        return f"YOUR-ORG/{self.model.rstrip('/').rpartition('/')[2]}-{self.weights}"
+        return f"{SOMEBODY}/{self.model.rstrip('/').rpartition('/')[2]}-{self.weights}"
 
     @property
     def online(self) -> bool:
@@ -114,7 +117,7 @@ def deployment_of(plan: Plan, found: Found) -> Deployment:
 
     question = plan.question
     source = question.workload.model
-    model = source if Path(source).exists() else question.model.hf_id or question.model.name
+    model = source if Path(source).exists() else hub_id(source) or f"{SOMEBODY}/{source}"
     engine = resolved(question, found.candidate, plan.longest)
     return Deployment(model, engine, found.replicas, question.model.native_quantization)
 
@@ -131,6 +134,8 @@ def notes(deployment: Deployment) -> list[str]:
         told.append(weights)
     if d.needs_checkpoint:
         told.append(f"put the name of that checkpoint in place of {d.served}")
+    elif d.model.startswith(f"{SOMEBODY}/"):
+        told.append(f"put the model's id on the Hugging Face hub in place of {d.served} (or give it as MODEL)")
     if d.gpus > d.resolved.gpu.gpus_per_node:
         told.append(f"one replica spans {-(-d.gpus // d.resolved.gpu.gpus_per_node)} nodes")
     return told

@@ -2,7 +2,7 @@
 
 from sim.models.linears import Linear, expert_tensor_ways, lm_head
 from sim.models.spec import UNKNOWN_FAMILY, MLADims, ModelSpec
-from sim.models.table import find_model, list_models, load_model
+from sim.models.table import find_model, hub_id, list_models, load_model
 
 __all__ = [
     "UNKNOWN_FAMILY",
@@ -11,6 +11,7 @@ __all__ = [
     "ModelSpec",
     "expert_tensor_ways",
     "find_model",
+    "hub_id",
     "list_models",
     "lm_head",
     "load_model",

@@ -97,6 +97,24 @@ def find_model(name: str) -> ModelSpec:
     raise _unknown(name, plain, (spec.name for spec in list_models()))
 
 
+def hub_id(written: str) -> str:
+    """The Hugging Face id of the model that somebody means by a bundled name; "" where only its shape is known.
+
+    A name with an organisation is the id: many fine-tunes share a row of the table, and none of them is the row's model.
+    Without one it is the row's id where it is the row's name or the id's own, and may else be anybody's.
+
+    Raises:
+        InputError: unknown, with the nearest names.
+    """
+    spec = find_model(written)
+    name = written.strip("/")
+    if "/" in name:
+        return name
+    own = (spec.name, spec.hf_id.rpartition("/")[2])
+    known = "/" in spec.hf_id and name.lower().replace("_", "-") in [each.lower().replace("_", "-") for each in own]
+    return spec.hf_id if known else ""
+
+
 def _unknown(name: str, plain: str, known: Iterable[str]) -> InputError:
     names = list(known)
     by_plain = {_plain(n): n for n in names}

@@ -42,6 +42,14 @@ def test_detailed_lists_by_hand(tmp_path):
     assert (found["request_rate"], found["max_concurrency"]) == ("inf", 4)
 
 
+def test_the_model_is_the_one_that_was_asked_for():
+    run = simulated_run(5, 10)
+    run.info["model"] = "Qwen2.5-32B"
+    run.config["model"] = {"value": "Qwen/QwQ-32B", "source": "user"}
+    result = vllm_result(run)
+    assert result["model_id"] == result["tokenizer_id"] == "Qwen/QwQ-32B"
+
+
 def test_lists_agree_with_the_summary():
     run = simulated_run(80, 20, pool=8000)
     result, summary = vllm_result(run, detailed=True), summarize(run)

@@ -10,10 +10,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from experiments.planner.candidates import Candidate
+from experiments.planner.deployment import deployment_of
 from experiments.planner.emit import TARGETS, Deployment, command, emit
 from experiments.planner.kubernetes import VERSIONS
+from experiments.planner.plan import Plan
 from experiments.planner.question import Question
-from experiments.planner.search import resolved
+from experiments.planner.search import Found, resolved
 from sim.presets import NEWEST
 from workloads.errors import InputError
 
@@ -175,6 +177,20 @@ def test_where_quantized_weights_come_from(
     assert "does not hold its share of the 16-bit weights" in large.about_weights()
     native = Deployment("x/y", deployment(quantization="fp8").resolved, 1, native="fp8")
     assert native.about_weights() == "" and native.served == "x/y"
+
+
+def test_the_model_that_was_asked_for(question: Callable[..., Question]) -> None:
+    def start(model: str) -> tuple[str, str]:
+        asked = question(model=model, slo="ttft_p95=9s")
+        each = Candidate("h100-sxm", tensor=4, pipeline=1, preset="vllm", quantization="auto", kv_dtype="auto")
+        made = deployment_of(Plan(asked, 3072, []), Found(each, replicas=1))
+        return command(made)[2], emit(made, "vllm")
+
+    for model in ("Qwen/Qwen2.5-32B-Instruct", "Qwen/QwQ-32B"):
+        assert start(model)[0] == model, "its shape is the base model's, its weights are not"
+    assert start("qwen2.5-32b")[0] == "Qwen/Qwen2.5-32B"
+    served, script = start("qwq-32b")
+    assert served == "YOUR-ORG/qwq-32b" and "put the model's id on the Hugging Face hub in place of" in script
 
 
 def test_what_cannot_be_emitted(deployment: Callable[..., Deployment]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.models import find_model, list_models, load_model
+from sim.models import find_model, hub_id, list_models, load_model
 from workloads.errors import InputError
 
 
@@ -47,6 +47,26 @@ from workloads.errors import InputError
 )
 def test_names(written, name):
     assert load_model(written).name == name
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("Qwen/Qwen2.5-32B-Instruct", "Qwen/Qwen2.5-32B-Instruct"),
+        ("Qwen/QwQ-32B", "Qwen/QwQ-32B"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-R1"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8"),
+        ("llama-3-8b", "meta-llama/Meta-Llama-3-8B"),
+        ("Meta-Llama-3-8B", "meta-llama/Meta-Llama-3-8B"),
+        ("deepseek-v3", "deepseek-ai/DeepSeek-V3"),
+        ("qwen2.5-32b-instruct", ""),
+        ("deepseek-r1-distill-qwen-32b", ""),
+        ("llama-3.1-8b-fp8", ""),
+    ],
+)
+def test_ids_are_of_what_was_asked_for(written, found):
+    assert hub_id(written) == found
 
 
 def test_context_lengths_differ_where_shapes_do_not():
