@@ -9,7 +9,8 @@ class). They bound 80 %.
 A long workload is not run again as a whole: its first requests (2.5 %, at least 150) are, without errors and with
 `exp(1.28 σ)`, and the ratio between the two is taken, upwards and downwards. A few requests do not show how an open load
 piles up behind slower steps: `experiments.load_response` says it from the run's mean step, and the wider of the two holds.
-Throughput is that of Little's law in a closed loop, what the engine can keep up with in an open one. All of it takes about
+Throughput is that of Little's law in a closed loop; in an open one what the engine can keep up with, and how much longer it
+takes to work off what is left at the last arrival. All of it takes about
 a tenth more time.
 
 **With `--intervals`** the whole workload runs 16 times. Each time every class takes a factor of its own for the whole
@@ -145,7 +146,17 @@ def _queued(figures: dict[str, list[float]], data: RunData, mix: Mix, whole: dic
                 later = waits * (0.5 if p is None else p / 100) / value
                 low, high = figures[key]
                 figures[key] = [min(low, fast.latency), max(high, slow.latency) + later]
-    return [slow.served, 1.0]
+    return [min(slow.served, _worked_off(data, whole, factor)), _worked_off(data, whole, 1 / factor)]
+
+
+def _worked_off(data: RunData, whole: dict, factor: float) -> float:
+    """Factor of the throughput if what is worked off after the last arrival takes `factor` times as long: in a backlog that
+    came all at once this is all of the run, in a steady load next to nothing."""
+    sent = data.requests.sent[np.isfinite(data.requests.sent)]
+    if not whole.get("duration") or not len(sent):
+        return 1.0
+    after = min(max(1 - float(np.ptp(sent)) / whole["duration"], 0.0), 1.0)
+    return 1 / (1 - after + after * factor)
 
 
 def attainment(data: RunData, figures: Mapping[str, list[float]], side: int) -> float | None:

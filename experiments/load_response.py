@@ -82,8 +82,10 @@ def _settled(data: RunData, stays: float) -> float:
     r = data.requests
     done, sent = r.status == FINISHED, r.sent[np.isfinite(r.sent)]
     lasted, needed = float(np.ptp(sent)), stays * float((r.finish - r.sent)[done].mean())
-    if lasted <= 0 or needed <= 0:
+    if needed <= 0:
         return 1.0
+    if lasted <= 0:  # all came at once: no more come for slower steps to pile up
+        return 0.0
     return 1 - needed / lasted * (1 - exp(-lasted / needed))
 
 

@@ -117,6 +117,20 @@ def test_an_open_load_near_its_limit_piles_up() -> None:
     assert log(expected) == pytest.approx(log(found), rel=0.5)
 
 
+def test_a_backlog_that_comes_at_once_is_as_uncertain_as_a_closed_loop_of_all() -> None:
+    at_once = SHORT | {"traffic.synthetic.requests": 600, "traffic.synthetic.arrivals": {"process": "at-once"}}
+    backlog, info = spread(at_once)
+    assert info["cost_spread"]["method"] == "the first 150 requests"
+    closed, _ = spread(at_once | {"load": {"mode": "closed", "concurrency": 600}})
+    for key in ("mean_tpot_ms", "mean_e2el_ms", "mean_ttft_ms"):
+        assert info["cost_spread"]["figures"][key] == pytest.approx(
+            [factor / closed[key] for factor in interval_of(closed, key)], rel=0.1
+        )
+    low, high = info["cost_spread"]["figures"]["output_throughput"]
+    assert low == pytest.approx(1 / high, rel=0.02)
+    assert width(closed, "output_throughput") == pytest.approx(log(high / low), rel=0.2)
+
+
 def test_beyond_the_limit_throughput_falls_and_requests_wait() -> None:
     data = run(
         {
