@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.planner.question import Question
+from experiments.planner.question import MACHINE, Question
 from experiments.resolve import Resolved, resolve
 from experiments.schema import Workload
 from experiments.schema.engine import EngineSection
 from experiments.schema.workload import BackendSection
-from sim.hardware import GPUSpec
+from sim.hardware import GPUSpec, load_gpu
 from sim.models import ModelSpec
 from workloads.errors import InputError
 
@@ -76,9 +76,17 @@ class Candidate:
         return base.model_copy(
             update={
                 "engine": EngineSection.model_validate(engine),
-                "backend": BackendSection.model_validate({"name": "sim", "gpu": self.gpu}),
+                "backend": self._backend(base.backend),
             }
         )
+
+    def _backend(self, said: BackendSection) -> BackendSection:
+        """Its GPUs in the machines that the workload describes; the network where a replica crosses it."""
+        keys = [key for key in MACHINE if getattr(said, key) is not None]
+        if self.gpus <= (said.gpus_per_node or load_gpu(self.gpu).gpus_per_node):
+            keys = [key for key in keys if key != "network"]
+        machine = {key: getattr(said, key) for key in keys}
+        return BackendSection.model_validate({"name": "sim", "gpu": self.gpu, **machine})
 
     def resolve(self, base: Workload, max_model_len: int) -> Resolved:
         """Ready to run.

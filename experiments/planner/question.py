@@ -11,6 +11,7 @@ from experiments.planner.demand import Demand, Wanted, demand_of
 from experiments.planner.prices import Price, parse_prices, prices_for
 from experiments.planner.slo import EXAMPLE, Limit, limits_of, parse_slo
 from experiments.schema import Workload
+from experiments.schema.workload import BackendSection
 from experiments.workload_file import Override, Source, build_workload, load_workload, parse_override
 from sim.hardware import GPUSpec, list_gpus, load_gpu
 from sim.models import ModelSpec, load_model
@@ -21,6 +22,8 @@ DEFAULT_GPUS = ("l40s", "a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm")
 MAX_GPUS = 16
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 WORDS = (".yaml", ".yml")
+MACHINE = ("link", "network", "gpus_per_node")
+"""What a workload says of the machines, whatever GPUs are in them."""
 MOST_GPUS = 4096
 MOST_RATE = 1e6  # requests a second: no trace comes near
 
@@ -30,7 +33,7 @@ class Question:
     """A plan's question, checked.
 
     Attributes:
-        workload: model, traffic and what the user fixed of the engine; its backend is a stand-in.
+        workload: model, traffic and what the user fixed of the engine and of the machines; its GPU is a stand-in.
         model: its shape.   limits: the SLO.   gpus: kinds that may be used.   prices: of those, as far as they are known.
         max_gpus: at most so many in all.   presets: engines to look at.
         quantizations, kv_dtypes: names of modes, or `auto`, which looks at what suits.
@@ -102,6 +105,9 @@ def ask(
             f"expected requests a second above 0 and at most {MOST_RATE:,.0f}, got {rate:g}", place=Place(key="--rate")
         )
     workload = _workload(model, traffic, cards[0], settings, seed)
+    cards = tuple(_in_machines(card, workload) for card in cards)
+    if said := [f"{key} {value}" for key in MACHINE if (value := getattr(workload.backend, key)) is not None]:
+        notes.append(f"machines as the workload has them: {', '.join(said)}")
     limits = parse_slo(slo) if slo is not None else limits_of(workload.slo.plain())
     if not limits:
         raise InputError("the workload has no slo, and none is given", place=Place(key="--slo"), hint=EXAMPLE)
@@ -119,18 +125,33 @@ def _workload(model: str, traffic: str, gpu: GPUSpec, settings: Sequence[str], s
     local = str(path.resolve()) if path.exists() else model
     fixed = [
         Override(("model",), local, Place(file="MODEL")),
-        Override(("backend",), {"name": "sim", "gpu": gpu.name}, Place(file="--gpus")),
+        *(Override(("backend", key), None, place) for key in BackendSection.model_fields if key not in MACHINE),
+        Override(("backend", "name"), "sim", place),
+        Override(("backend", "gpu"), gpu.name, Place(file="--gpus")),
         Override(("sweep",), None, place),
-        *(parse_override(text) for text in settings),
     ]
+    given = [parse_override(text) for text in settings]
+    fixed += given
     if seed is not None:
         fixed.append(Override(("seed",), seed, Place(file="--seed")))
-    for override in fixed[3:]:
-        if override.path[0] in ("model", "backend", "sweep"):
+    for override in given:
+        if override.path[0] == "backend" and not (len(override.path) == 2 and override.path[1] in MACHINE):
+            hint = f"of the backend only {', '.join(MACHINE)} may be set; --gpus names the GPUs"
+            raise InputError("a plan chooses backend itself", place=override.place, hint=hint)
+        if override.path[0] in ("model", "sweep"):
             raise InputError(f"a plan chooses {override.path[0]} itself", place=override.place)
     if Path(traffic).suffix.lower() in WORDS:
         return load_workload(traffic, fixed)
     return build_workload(Source(_for_trace(traffic), "--traffic", tuple(fixed)))
+
+
+def _in_machines(card: GPUSpec, workload: Workload) -> GPUSpec:
+    """A GPU in the machines that the workload describes."""
+    said = workload.backend
+    try:
+        return card.placed(said.link or "", said.network or "", said.gpus_per_node or 0)
+    except InputError as error:
+        raise workload.error(f"backend.{error.place.key or 'gpu'}", error.message, error.hint) from None
 
 
 def _for_trace(traffic: str) -> str:

@@ -112,6 +112,11 @@ def test_a_trace_and_the_slo_of_a_workload(traffic: Path) -> None:
         (["llama-3-8b", "--traffic", "T", *SLO, "--out", "x"], "--out is for what --emit makes"),
         (["llama-3-8b", "--traffic", "T", *SLO, "--emit", "vllm", "--out", "."], "cannot write .: it is a folder"),
         (["llama-3-8b", "--traffic", "T", *SLO, "--set", "backend.gpu=h100"], "a plan chooses backend itself"),
+        (
+            ["llama-3-8b", "--traffic", "T", *SLO, "--set", "backend={network: ib-hdr}"],
+            "only link, network, gpus_per_node may be set",
+        ),
+        (["llama-3-8b", "--traffic", "T", *SLO, "--set", "backend.network=nix"], "backend.network: unknown"),
         (["llama-3-8b", "--traffic", "T", *SLO, "--set", "engine.kv.blocksize=1"], "did you mean block_size"),
         (["llama-3-8b", "--traffic", "T", *SLO, "--quality", "nix.json"], "nix.json: no such file"),
     ],

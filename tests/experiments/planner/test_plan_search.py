@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from experiments.planner.candidates import Candidate, candidates, longest_reques
 from experiments.planner.evaluate import evaluate
 from experiments.planner.question import Question
 from experiments.planner.search import Task, fewest, look, resolved, search
+from sim.cost.base import StepShape
 from workloads.errors import InputError
 
 H100 = Candidate("h100-sxm", 1, 1, "vllm", "auto", "auto")
@@ -56,6 +58,25 @@ def test_a_lone_request_that_is_too_slow_ends_it(question: Callable[..., Questio
     at = evaluate(engine, asked.demand(), asked.limits, 64, 300)
     assert at.figures["p95_tpot_ms"] > 1 and not at.meets, "the simulation says so too, however many replicas"
     assert found.bounds.excess <= at.worst * 1.03
+
+
+def test_machines_are_those_of_the_traffic(question: Callable[..., Question], traffic: Path) -> None:
+    """Its link, network and GPUs a node; its GPU and whatever else its backend says are the plan's to choose."""
+    text = traffic.read_text("utf-8").replace("gpu: h100-sxm}", "gpu: l4, network: ethernet-100g, gpus_per_node: 4}")
+    traffic.write_text(text, "utf-8")
+    asked = question(slo="tpot=10s")
+    assert {(each.tensor, each.pipeline) for each in candidates(asked)} == {(1, 1), (2, 1), (4, 1), (4, 2), (4, 4)}
+    assert any("network ethernet-100g, gpus_per_node 4" in note for note in asked.notes)
+
+    def step(asked: Question, tensor: int, pipeline: int) -> float:
+        engine = resolved(asked, replace(H100, tensor=tensor, pipeline=pipeline), 3072)
+        return engine.cost.step_seconds(StepShape(0, 0, ((2048, 0),), 1))
+
+    other = question(slo="tpot=10s", settings=["backend.network=infiniband-xdr"])
+    assert step(asked, 4, 2) > 1.02 * step(other, 4, 2), "stages on two nodes"
+    assert step(asked, 4, 1) == step(other, 4, 1)
+    slow = question(slo="tpot=10s", settings=["backend.link=pcie4"])
+    assert step(slow, 4, 1) > 1.1 * step(asked, 4, 1) and not slow.gpus[0].has_fast_link
 
 
 def test_what_does_not_fit(question: Callable[..., Question]) -> None:
