@@ -8,7 +8,8 @@ The rule, after Kneedle (Satopää et al. 2011), made to bear noise:
    falls short of what the lowest loads promise (the hull's first slope, carried on) by at least as much.
 3. It must be more than noise: from seven points on, two straight lines that meet at a measured load fit the points so much
    better than one that chance would do it in one of a hundred straight curves (an F test of relative residuals, times the
-   number of loads at which they might meet). Fewer points cannot tell noise and are taken as they are.
+   number of loads at which they might meet). Fewer points cannot tell noise and are taken as they are; and where the engine was
+   overloaded at the highest load, its queue says already that the bend is none.
 4. The knee is the measured load at which the normalised hull stands highest above its diagonal, if the hull rises beyond
    it at most 0.6 times as steeply as before: a curve that merely leans has none.
 
@@ -72,7 +73,7 @@ def find_knee(
         latency: of each point, in any unit; used when throughput does not bend.
         overloaded: whether the queue of each point grew for as long as requests came.
     """
-    knee = _by_curves(load, throughput, latency, loss, rise)
+    knee = _by_curves(load, throughput, latency, loss, rise, overloaded)
     if knee is None or overloaded is None or not overloaded[knee.index]:
         return knee
     borne = [i for i in _measured(load, throughput) if load[i] < knee.load and not overloaded[i]]
@@ -94,6 +95,7 @@ def _by_curves(
     latency: Sequence[float | None] | None,
     loss: float,
     rise: float,
+    overloaded: Sequence[bool] | None,
 ) -> Knee | None:
     """The knee by rules 1 to 4, or by latency."""
     points = _measured(load, throughput)
@@ -102,7 +104,8 @@ def _by_curves(
         return None
     y = np.array([throughput[i] for i in points], float)
     found = _bend(x, y, loss)
-    if found is not None and (len(x) < FEWEST_TO_TEST or _p_of_one_line(x, y) < CHANCE):
+    full = overloaded is not None and overloaded[points[-1]]
+    if found is not None and (full or len(x) < FEWEST_TO_TEST or _p_of_one_line(x, y) < CHANCE):
         place = found
         sentence = (
             f"beyond {x[place]:g}, more load adds little: {x[-1] / x[place]:.3g} times the load gives "
@@ -116,7 +119,8 @@ def _by_curves(
     place = _take_off(x, np.array([latency[i] for i in timed], float), rise)
     if place is None:
         return None
-    sentence = f"throughput keeps pace up to {x[-1]:g}, but latency takes off beyond {x[place]:g}"
+    takes_off = f"latency takes off beyond {x[place]:g}"
+    sentence = takes_off if full or found is not None else f"throughput keeps pace up to {x[-1]:g}, but {takes_off}"
     return _knee(timed[place], load, throughput, latency, "latency", sentence)
 
 

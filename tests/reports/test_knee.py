@@ -36,6 +36,17 @@ def test_an_operating_point_is_one_that_the_engine_bore():
     assert find_knee(loads, rates, overloaded=[True] * 11) is None
 
 
+def test_a_queue_that_grows_is_no_noise():
+    """Few loads beyond the corner: an F test cannot tell them from noise, the engine's queue can."""
+    loads = [0.5, 0.707, 1, 1.414, 2, 2.828, 4]
+    rates, waits = [487, 686, 964, 1349, 1878, 2174, 2181], [90, 96, 109, 130, 201, 14_191, 45_406]
+    knee = find_knee(loads, rates, waits, overloaded=[x > 2.5 for x in loads])
+    assert (knee.load, knee.rule) == (2, "throughput")
+    assert knee.sentence == "beyond 2, more load adds little: 2 times the load gives 1.16 times the throughput"
+    unsaid = find_knee(loads, rates, waits)
+    assert unsaid is None or "keeps pace" not in unsaid.sentence
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_the_corner_survives_noise(seed):
     assert 8 <= find_knee(LOADS, open_loop(10, 0.02, seed)).load <= 12
