@@ -1,7 +1,9 @@
 """Launch commands of vLLM, SGLang and TensorRT-LLM.
 
 Flags as in docs.vllm.ai (engine arguments), docs.sglang.io (server arguments) and nvidia.github.io/TensorRT-LLM
-(trtllm-serve, LLM API). What the engine takes from the checkpoint itself has no flag.
+(trtllm-serve, LLM API); those for several nodes as in docs.vllm.ai (parallelism and scaling, multiprocessing), docs.sglang.io
+(multi-node deployment) and TensorRT-LLM's documentation of trtllm-serve (multi-node with Slurm). What the engine takes from the
+checkpoint itself has no flag.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from workloads.errors import InputError
 
 PORT = 8000
 OPTIONS_FILE = "extra-llm-api-options.yaml"
+HEAD, HEAD_PORT = "HEAD-ADDRESS", 29500
+"""Stands for the address of a replica's first node, and the port at which the others find it."""
 _ADDRESS = ("--host", "0.0.0.0", "--port", str(PORT))
 
 
@@ -56,8 +60,8 @@ _FLAGS = {
 }  # fmt: skip
 
 
-def command(d: Deployment) -> list[str]:
-    """The words of the launch command of one replica.
+def command(d: Deployment, node: int = 0) -> list[str]:
+    """The words of the launch command of one replica, on one of its nodes; MPI starts TensorRT-LLM on all of them.
 
     Raises:
         InputError: the engine cannot do what the plan asks for.
@@ -81,7 +85,26 @@ def command(d: Deployment) -> list[str]:
         words.append(flags.no_caching)
     if d.preset == "sglang-mixed":
         words.append("--enable-mixed-chunk")
-    return [*words, *flags.tail]
+    return [*_launcher(d), *words, *flags.tail, *_of_node(d, node)]
+
+
+def _launcher(d: Deployment) -> list[str]:
+    """What a TensorRT-LLM on several nodes is started by: a process a GPU."""
+    if d.nodes == 1 or d.engine != "tensorrt-llm":
+        return []
+    processes = ["--ntasks", str(d.gpus), "--ntasks-per-node", str(-(-d.gpus // d.nodes))]
+    return ["srun", "--nodes", str(d.nodes), *processes, "--mpi=pmix", "trtllm-llmapi-launch"]
+
+
+def _of_node(d: Deployment, node: int) -> list[str]:
+    """Flags that join the nodes of a replica."""
+    if d.nodes == 1 or d.engine == "tensorrt-llm":
+        return []
+    words = ["--nnodes", str(d.nodes), "--node-rank", str(node)]
+    if d.engine == "sglang":
+        return [*words, "--dist-init-addr", f"{HEAD}:{HEAD_PORT}"]
+    words += ["--master-addr", HEAD, "--master-port", str(HEAD_PORT)]
+    return [*words, "--headless"] if node else words
 
 
 def kv_flag(d: Deployment) -> str:
@@ -100,17 +123,39 @@ def kv_flag(d: Deployment) -> str:
 
 
 def script(d: Deployment) -> str:
-    """Remarks, files that the command reads, and the command, a flag a line."""
+    """Remarks, files that the command reads, and the command, a flag a line; where nodes are started one by one, a command
+    for each."""
+    head = "".join(f"# {note}\n" for note in [*notes(d), *_about_nodes(d)])
+    files = f"cat > {OPTIONS_FILE} <<'EOF'\n{options_file(d)}EOF\n" if d.engine == "tensorrt-llm" else ""
+    if d.nodes == 1 or d.engine == "tensorrt-llm":
+        return f"{head}{files}{_lines(command(d))}"
+    parts = [f"# node {node}\n{_lines(command(d, node))}" for node in range(d.nodes)]
+    return head + files + "\n".join(parts)
+
+
+def _lines(words: list[str]) -> str:
     groups: list[list[str]] = []
-    for word in command(d):
+    for word in words:
         if word.startswith("--") or not groups:
             groups.append([word])
         else:
             groups[-1].append(word)
-    lines = " \\\n    ".join(shlex.join(group) for group in groups)
-    head = "".join(f"# {note}\n" for note in notes(d))
-    files = f"cat > {OPTIONS_FILE} <<'EOF'\n{options_file(d)}EOF\n" if d.engine == "tensorrt-llm" else ""
-    return f"{head}{files}{lines}\n"
+    return " \\\n    ".join(shlex.join(group) for group in groups) + "\n"
+
+
+def _about_nodes(d: Deployment) -> list[str]:
+    """What to know before a replica is started on several nodes."""
+    if d.nodes == 1:
+        return []
+    if d.engine == "tensorrt-llm":
+        return [
+            f"run it in a folder that the nodes share, for {OPTIONS_FILE}; without Slurm mpirun with as many processes takes the "
+            "place of srun"
+        ]
+    return [
+        "start each command on its node; node 0 answers requests",
+        f"put the address of node 0 in place of {HEAD}, and keep port {HEAD_PORT} open between the nodes",
+    ]
 
 
 def options_file(d: Deployment) -> str:

@@ -76,6 +76,11 @@ class Deployment:
         return self.resolved.budget.gpus
 
     @property
+    def nodes(self) -> int:
+        """Of a replica."""
+        return -(-self.gpus // self.resolved.gpu.gpus_per_node)
+
+    @property
     def weights(self) -> str:
         """Name of the mode that weights are in."""
         return self.resolved.budget.weights
@@ -136,6 +141,6 @@ def notes(deployment: Deployment) -> list[str]:
         told.append(f"put the name of that checkpoint in place of {d.served}")
     elif d.model.startswith(f"{SOMEBODY}/"):
         told.append(f"put the model's id on the Hugging Face hub in place of {d.served} (or give it as MODEL)")
-    if d.gpus > d.resolved.gpu.gpus_per_node:
-        told.append(f"one replica spans {-(-d.gpus // d.resolved.gpu.gpus_per_node)} nodes")
+    if d.nodes > 1:
+        told.append(f"one replica spans {d.nodes} nodes of {d.resolved.gpu.gpus_per_node} GPUs")
     return told

@@ -41,10 +41,10 @@ def manifest(d: Deployment) -> str:
     Raises:
         InputError: a replica does not fit a node, or no image is known for the engine on these GPUs.
     """
-    if d.gpus > d.resolved.gpu.gpus_per_node:
+    if d.nodes > 1:
         raise InputError(
             f"a replica of {d.gpus} GPUs spans nodes of {d.resolved.gpu.gpus_per_node}, and a pod does not", place=PLACE,
-            hint=f"--max-gpus {d.resolved.gpu.gpus_per_node}, or LeaderWorkerSet with the command of --emit {d.engine}",
+            hint=f"--max-gpus {d.resolved.gpu.gpus_per_node}, or LeaderWorkerSet with the commands of --emit {d.engine}",
         )  # fmt: skip
     from ruamel.yaml import YAML
 

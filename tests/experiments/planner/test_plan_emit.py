@@ -82,6 +82,37 @@ def test_tensorrt_llm(deployment: Callable[..., Deployment]) -> None:
     assert "put the name of that checkpoint in place of YOUR-ORG/" in script
 
 
+def test_replicas_on_several_nodes(deployment: Callable[..., Deployment]) -> None:
+    """Each node is told how many there are, which it is and where the first is; only the first answers requests."""
+    large = {"tensor": 8, "pipeline": 2}
+    vllm = deployment(**large)
+    head, worker = (flags(command(vllm, node)) for node in range(2))
+    joined = {"--nnodes": "2", "--node-rank": "0", "--master-addr": "HEAD-ADDRESS", "--master-port": "29500"}
+    assert joined.items() <= head.items() and "--headless" not in head
+    assert worker == {**head, "--node-rank": "1", "--headless": ""}
+    script = emit(vllm, "vllm")
+    assert script.count("vllm serve") == 2 and "put the address of node 0 in place of HEAD-ADDRESS" in script
+    assert "# one replica spans 2 nodes of 8 GPUs" in script
+
+    sglang = deployment(preset="sglang", settings=("backend.gpus_per_node=2",), tensor=2, pipeline=4)
+    ranks = [flags(command(sglang, node)) for node in range(4)]
+    assert [each["--node-rank"] for each in ranks] == ["0", "1", "2", "3"]
+    assert {(each["--nnodes"], each["--dist-init-addr"]) for each in ranks} == {("4", "HEAD-ADDRESS:29500")}
+    assert emit(sglang, "sglang").count("sglang.launch_server") == 4
+
+    mpi = emit(deployment(preset="tensorrt-llm", **large), "tensorrt-llm")
+    words = shlex.split(mpi.split("EOF\n")[-1].replace("\\\n", " "))
+    assert words[: words.index("trtllm-serve")] == [
+        "srun", "--nodes", "2", "--ntasks", "16", "--ntasks-per-node", "8", "--mpi=pmix", "trtllm-llmapi-launch",
+    ]  # fmt: skip
+    assert mpi.count("trtllm-serve") == 1 and "a folder that the nodes share" in mpi
+    for preset in ("vllm", "sglang", "tensorrt-llm"):
+        one = emit(deployment(preset=preset, tensor=8), preset)
+        assert not any(word in one for word in ("HEAD-ADDRESS", "nnodes", "srun", "# node")), (
+            "one node needs none of it"
+        )
+
+
 def test_scripts_are_for_a_shell(deployment: Callable[..., Deployment]) -> None:
     hostile = "/models/my model; rm -rf $HOME/'x'"
     script = emit(deployment(model=hostile, quantization="awq-int4"), "vllm")
