@@ -192,6 +192,9 @@ OTHERS = {
     "model": Case(("mistralai/Mistral-7B-v0.1",)),
     "backend.name": Case(refused=(({}, "torchh"),)),
     "backend.gpu": Case(("a10g", "h100-sxm")),
+    "backend.link": Case(("nvlink4", "pcie3"), {"engine.parallel.tensor": 2}),
+    "backend.network": Case(("ethernet-100g", "infiniband-xdr"), {"engine.parallel.tensor": 2, "backend.gpus_per_node": 1}),
+    "backend.gpus_per_node": Case((1, 2), {"engine.parallel.tensor": 4}),
     # what only one of the two worlds reads is told (tests in test_real_backend.py), so that one file runs in both
     "backend.load": Case(),
     "backend.dtype": Case(),
