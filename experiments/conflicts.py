@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.engine.state import RESERVING
 from sim.presets import Preset
 from workloads.errors import InputError
 
@@ -129,7 +130,7 @@ def _memory_policy(draft: Draft) -> None:
     """Somebody must give way when memory runs out: a gate that reserves, a slab, or a victim."""
     gate, victim = draft["scheduler.gate"], draft["scheduler.victim"]
     ranked = draft["scheduler.policy"] == "priority"
-    reserves = gate in ("reserve-output", "max-length") or draft["kv.allocator"] == "contiguous"
+    reserves = gate in RESERVING or draft["kv.allocator"] == "contiguous"
     if victim == "none" and not reserves:
         why = "nobody may be preempted, so whole answers must be reserved"
         if not draft.user("scheduler.gate"):

@@ -17,6 +17,7 @@ import numpy as np
 import simpy
 
 from backends.sim.executor import SimExecutor
+from experiments.admission_limits import gate_reservation, kept_back, whole_prompts
 from experiments.clock import WallClock
 from experiments.delivery import CountingExecutor, Delivery
 from experiments.driver import NEVER, LoadDriver
@@ -26,6 +27,7 @@ from experiments.resolve import Resolved, resolve
 from reports.run_data import RunData
 from sim.build import make_engine
 from sim.engine.engine import Engine
+from sim.engine.state import RESERVING
 from workloads.errors import InputError
 from workloads.readers.times import alarming
 from workloads.registry import plugins_from
@@ -62,7 +64,10 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
     out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
     info = {**resolved.info, "complete": complete, "end": max(replica.delivery.time(end), out), "process": traffic.name}
     host = _host(loop_seconds, replica)
-    warnings = [*resolved.warnings, *alarming(traffic.notes)]
+    warnings = [*resolved.warnings, *alarming(traffic.notes), *whole_prompts(replica.engine, requests)]
+    if replica.engine.config.scheduler.gate in RESERVING:
+        info["kv_kept_back_share"] = share = kept_back(replica.engine, requests, end)
+        warnings += gate_reservation(replica.engine, requests, share, resolved.workload.traffic.max_tokens)
     if resolved.real is not None:
         host |= resolved.real.told(requests)
     else:

@@ -42,6 +42,12 @@ def build_timeline(engine: Engine, requests: Requests, tokens: TokenTimes, end: 
     )  # fmt: skip
 
 
+def mean_of_samples(engine: Engine, column: str, end: float) -> float:
+    """Time-weighted mean of a column of the recorder's samples over a run that stopped at `end` seconds."""
+    samples = _columns(engine.recorder.samples, engine.state.allocator.capacity)
+    return float(_mean_between(samples["time"], samples[column], np.array([0.0, max(end, 1e-9)]))[0])
+
+
 def _spent(engine: Engine, edges: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Seconds in each bucket that a real engine's device and host spent on steps, evenly from the end of one to that of the
     next; None where nobody timed them."""

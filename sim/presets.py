@@ -90,7 +90,8 @@ _SGLANG = Preset(
 )  # fmt: skip
 
 _TRT = Preset(
-    "TensorRT-LLM: in-flight batching, whole answers reserved (GUARANTEED_NO_EVICT), block reuse",
+    "TensorRT-LLM: in-flight batching, whole answers reserved (GUARANTEED_NO_EVICT), block reuse; prompts longer than "
+    "max_num_tokens refused",
     engine={"host": "tensorrt-llm", "depth": 2, "stops_ahead": False},
     scheduler={
         "name": "continuous", "gate": "reserve-output", "victim": "none", "requeue": "arrival", "prefill": "mixed",
@@ -104,6 +105,8 @@ _TRT = Preset(
         "*": "TensorRT-LLM docs (in-flight batching, KV cache system)", "scheduler.victim": _TRT_CAPACITY,
         "scheduler.hold_shared": _TRT_CAPACITY, "scheduler.chunk_unit": "tensorrt_llm cpp/batch_manager/microBatchScheduler.cpp",
         "scheduler.gate": _TRT_CAPACITY, "scheduler.name": "tensorrt_llm cpp/batch_manager/microBatchScheduler.cpp",
+        "scheduler.max_num_batched_tokens": "TensorRT-LLM docs (max_num_tokens); without chunked context longer prompts are "
+        "refused (tensorrt_llm/llmapi/llm.py, _check_arguments)",
         "scheduler.max_num_seqs": "TensorRT-LLM docs (max_batch_size)", "kv.memory_utilization": "TensorRT-LLM docs "
         "(free_gpu_memory_fraction, of memory free after load)", "kv.block_size": "TensorRT-LLM docs (tokens_per_block)",
         "depth": "TensorRT-LLM docs (overlap scheduler, one extra decode step a request)",

@@ -26,7 +26,7 @@ from sim.engine.limits import LimitCalendar
 from sim.engine.plan import NO_MOVES, Executor, Moves, Stay, StepOutcome, StepPlan, Ticket
 from sim.engine.recorder import Recorder
 from sim.engine.sequence import DEVICE, HOST, NEVER, Sequence
-from sim.engine.state import EngineState
+from sim.engine.state import RESERVING, EngineState
 from sim.engine.step import Step
 from sim.kv.base import FOREVER, KVAllocator
 from workloads.traffic import Request
@@ -89,9 +89,11 @@ class Engine:
         self._depth = config.depth
         self._slabs = config.kv.allocator == "contiguous"
         self._waiting = queue
-        whole = config.scheduler.name == "continuous" and config.scheduler.prefill == "first"
+        # An engine that does not cut prompts turns away what is longer than a step (vLLM v0's `_schedule_prefills`;
+        # TensorRT-LLM's `_check_arguments` in llmapi/llm.py: the whole prompt, cached parts too, against max_num_tokens).
+        whole = config.scheduler.name == "continuous"
         self._longest_prompt = config.scheduler.max_num_batched_tokens if whole else max_len
-        self._reserves = config.scheduler.gate in ("reserve-output", "max-length")
+        self._reserves = config.scheduler.gate in RESERVING
         # Sequences up to this long are served in any case, so that most are not looked at more closely.
         self._roomy = min(self._longest_prompt, getattr(allocator, "roomy", 0))
         self._tokenless = 0

@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.engine.plan import StepPlan
 from sim.engine.sequence import Sequence
-from sim.engine.state import EngineState
+from sim.engine.state import RESERVING, EngineState
 
 _SAMPLES = 512
 _PACK = 1 << 16
@@ -43,7 +43,11 @@ class Table:
 
 
 class Sample(NamedTuple):
-    """The state of an engine at `time` (seconds) and its counters up to then; `kv_*` and `swapped` in tokens and sequences."""
+    """The state of an engine at `time` (seconds) and its counters up to then; `kv_*` and `swapped` in tokens and sequences.
+
+    `kept_back`: tokens of KV that nobody holds, but that a gate keeps for what running sequences declared. They count as
+    free or cached in `kv_*`: the allocator knows nothing of them.
+    """
 
     time: float
     steps: int
@@ -57,6 +61,7 @@ class Sample(NamedTuple):
     kv_external: int
     kv_free: int
     swapped: int
+    kept_back: int = 0
 
 
 class Recorder:
@@ -178,9 +183,12 @@ class Recorder:
             live -= dead
             reserved = min(max(0, self._final - live), internal)
             internal += dead - reserved
+        kept_back = 0
+        if state.config.gate in RESERVING and state.keeps_totals:
+            kept_back = max(0, state.promised - state.allocator.held(state.stored))
         self.samples.append(
             Sample(now, self.steps, self._decode_rows, self._prefill_tokens, self._busy, live, use.cached, reserved,
-                   internal, use.holes, use.free, len(state.swapped))
+                   internal, use.holes, use.free, len(state.swapped), kept_back)
         )  # fmt: skip
         if len(self.samples) >= _SAMPLES:
             self.samples = self.samples[1::2]

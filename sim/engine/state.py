@@ -18,6 +18,10 @@ LONG_ANSWER = 4096
 """Answers declared longer than this are counted apart: SGLang's gate clips them."""
 
 
+RESERVING = ("reserve-output", "max-length")
+"""Gates that keep back memory for all that running sequences declared."""
+
+
 class EngineState:
     """Queues and memory of one engine, as they stand when a step is planned.
 

@@ -61,8 +61,8 @@ def configurations(
         "prefill": pick("mixed", "first"), "chunk_unit": pick(1, 8), "long_prefill_token_threshold": pick(0, 24),
         "max_partial_prefills": pick(1, 2, 1000), "prefill_wait_steps": pick(0, 3), "requeue": pick("head", "tail", "arrival"),
     }  # fmt: skip
-    if scheduler == "continuous" and settings["prefill"] == "first":
-        settings["max_num_batched_tokens"] = 300  # longer prompts would be refused
+    if scheduler == "continuous":
+        settings["max_num_batched_tokens"] = pick(LARGEST, 300)  # longer prompts would be refused
     if scheduler == RANDOM:
         settings["prefill_wait_steps"] = draw(st.integers(0, 999))  # its seed
     if not slab:

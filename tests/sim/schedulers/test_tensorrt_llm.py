@@ -60,6 +60,32 @@ def test_a_prompt_is_whole_or_waits() -> None:
     assert pieces == [[(0, 100)], [(1, 100), (2, 30)]]
 
 
+@pytest.mark.parametrize("preset", ["tensorrt-llm", "tensorrt-llm-max-utilization"])
+def test_a_prompt_longer_than_a_step_is_refused_where_context_is_not_chunked(preset: str) -> None:
+    """`_check_arguments` in tensorrt_llm/llmapi/llm.py compares the whole prompt with max_num_tokens."""
+    rows = requests((161, 5), (160, 5))
+    assert list(run(rows, config(preset, max_num_batched_tokens=160)).refused) == [0]
+    assert not run(rows, config("tensorrt-llm-chunked", max_num_batched_tokens=160)).refused
+
+
+def test_a_paused_sequence_that_outgrew_the_step_comes_back_alone() -> None:
+    made = config("tensorrt-llm-max-utilization", depth=1, prefix_caching=False, max_num_batched_tokens=64)
+    done = run(requests((60, 100), (60, 100)), made, capacity=256, max_len=200)
+    again = [chunk for plan in done.plans for chunk in plan.chunks if chunk[2] > 64]
+    assert not done.refused and again, "what was generated is computed again with the prompt"
+    assert all(not plan.decoding for plan in done.plans if any(chunk[2] > 64 for chunk in plan.chunks))
+
+
+def test_what_the_gate_keeps_back_is_noted() -> None:
+    """Two sequences of 32 tokens declare 288 more each: half a pool of 1,280 is theirs, and little of it used."""
+    rows = requests(*[{"input": 32, "output": 20, "declared": 288} for _ in range(2)])
+    done = run(rows, config("tensorrt-llm"), capacity=1280, max_len=320)
+    most = max(sample.kept_back for sample in done.engine.recorder.samples)
+    assert 640 - 2 * 64 <= most <= 640 - 2 * 32, "the first samples hold a block or two of each"
+    hopeful = run(rows, config("tensorrt-llm-max-utilization"), capacity=1280, max_len=320)
+    assert {sample.kept_back for sample in hopeful.engine.recorder.samples} == {0}
+
+
 def test_prompts_run_beside_decodes() -> None:
     done = contended("tensorrt-llm", 1)
     mixed = [plan for plan in done.plans if plan.chunks and plan.decoding]
