@@ -28,7 +28,11 @@ def advise(
     simulated = [each for each in found if each.at is not None]
     if simulated:
         closest = min(simulated, key=lambda each: (each.at.overloaded, each.at.worst, each.candidate.gpus))
-        return closest, [*_more(question, closest, longest, run), *_looser(question, closest), *_other(question, found)]
+        return closest, [
+            *_more(question, closest, longest, run),
+            *_looser(question, closest),
+            *other_advice(question, found),
+        ]
     beyond = [each for each in found if each.stage == BOUND]
     if beyond:
         closest = min(beyond, key=lambda each: each.bounds.least * each.candidate.gpus)
@@ -37,7 +41,7 @@ def advise(
         if most:
             (closest,) = run(search, [Task(question, closest.candidate, longest, most, _allowed(question))])
             told += _looser(question, closest)
-        return closest, [*told, *_other(question, found)]
+        return closest, [*told, *other_advice(question, found)]
     alone = [each for each in found if each.stage == ALONE]
     if alone:
         closest = min(alone, key=lambda each: each.bounds.excess)
@@ -46,7 +50,7 @@ def advise(
             f"that limit would have to be more than {closest.bounds.excess:.3g} times what it is, or the prompts or the model "
             "smaller",
         ]
-        return closest, [*told, *_other(question, found)]
+        return closest, [*told, *other_advice(question, found)]
     smallest = [each for each in found if each.stage == MEMORY]
     told = [f"nothing fits into memory: {smallest[0].reason}"] if smallest else []
     return (smallest[0] if smallest else None), [*told, "larger GPUs, more of them (--max-gpus), or smaller weights"]
@@ -79,10 +83,15 @@ def _looser(question: Question, closest: Found) -> list[str]:
     return [f"or a looser SLO: {', '.join(loose)} (it binds at {closest.at.binds})"] if loose else []
 
 
-def _other(question: Question, found: Sequence[Found]) -> list[str]:
+def other_advice(question: Question, found: Sequence[Found]) -> list[str]:
     """What was not looked at."""
     told = []
-    if all(each.candidate.plain for each in found):
+    fixed, native = question.workload.engine.quantization, question.model.native_quantization
+    if fixed is not None:
+        told.append(f"other weights were not looked at: engine.quantization is fixed as {fixed}")
+    elif native and question.quantizations == ("auto",):
+        told.append(f"other weights than the model's own {native} were not looked at: --quantization names some")
+    elif not native and all(each.candidate.quantization == "auto" for each in found):
         told.append("quantized weights were not looked at: --quantization auto")
     kinds = {each.candidate.gpu for each in found}
     from experiments.planner.question import DEFAULT_GPUS

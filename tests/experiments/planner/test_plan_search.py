@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from experiments.planner.candidates import Candidate, candidates, longest_request
 from experiments.planner.evaluate import evaluate
+from experiments.planner.nothing import other_advice
 from experiments.planner.question import Question
-from experiments.planner.search import Task, fewest, look, resolved, search
+from experiments.planner.search import Found, Task, fewest, look, resolved, search
 from sim.cost.base import StepShape
 from workloads.errors import InputError
 
@@ -149,3 +150,21 @@ def test_in_a_closed_loop_clients_are_shared(question: Callable[..., Question]) 
     found = search(Task(asked, H100, longest_request(asked), 16, "all"))
     assert found.meets and found.replicas > 1
     assert 0.7 * 100 / found.replicas <= found.at.batch * 1.3 and found.at.batch <= 100 / found.replicas + 1
+
+
+def test_advice_names_what_was_left_out_only(question: Callable[..., Question]) -> None:
+    def about_weights(*names: str, **options: object) -> list[str]:
+        asked = question(slo="tpot=9s", **options)
+        found = [Found(replace(H100, quantization=name)) for name in names]
+        return [sentence for sentence in other_advice(asked, found) if "weights" in sentence]
+
+    assert about_weights("auto", quantizations=["none"]) == [
+        "quantized weights were not looked at: --quantization auto"
+    ]
+    assert about_weights("auto", "fp8", quantizations=["auto"]) == []
+    assert about_weights("auto", model="gpt-oss-20b", quantizations=["auto"]) == [
+        "other weights than the model's own mxfp4 were not looked at: --quantization names some"
+    ]
+    assert about_weights("bf16", quantizations=["auto"], settings=["engine.quantization=bf16"]) == [
+        "other weights were not looked at: engine.quantization is fixed as bf16"
+    ]
