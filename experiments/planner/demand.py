@@ -111,7 +111,8 @@ def make_demand(
     now = 0.0 if closed or sessions < 2 or span <= 0 else (sessions - 1) / span * len(traffic) / sessions
     if not closed and now <= 0:
         raise InputError(
-            "the traffic has no arrival times to tell a rate from", hint="at least two requests, at two times"
+            "the traffic has no arrival times to tell a rate from",
+            hint="a workload file with traffic.trace.arrivals: {process: poisson, rate: 1} gives some",
         )
     own = now
     if rate is not None:

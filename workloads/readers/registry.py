@@ -16,10 +16,11 @@ from workloads.readers.azure import read_azure
 from workloads.readers.burstgpt import read_burstgpt
 from workloads.readers.files import existing, read_text
 from workloads.readers.jsonl import read_jsonl
-from workloads.readers.lengths import INPUTS, read_lengths
+from workloads.readers.lengths import INPUTS, plain, read_lengths
 from workloads.readers.mooncake import read_mooncake
 from workloads.readers.servegen import holds_statistics, read_servegen
 from workloads.readers.sharegpt import read_sharegpt
+from workloads.readers.table import separator
 from workloads.registry import resolve
 from workloads.traffic import Traffic
 
@@ -55,7 +56,8 @@ READS: dict[str, str] = {
     "servegen": "its folder or archive of statistics",
     "twinserve": f"{jsonl.KNOWN[0]} (s or date), {', '.join(jsonl.KNOWN[1:])}",
     "csv": f"input: {' | '.join(lengths.INPUTS)}; output: {' | '.join(lengths.OUTPUTS)}; time (s or date), which may be "
-    f"missing: {' | '.join(lengths.TIMES)}; others by input_column, output_column, time_column",
+    f"missing: {' | '.join(lengths.TIMES)}, with _ms, _us or _ns behind if so; others by "
+    "input_column, output_column, time_column",
 }  # fmt: skip
 """Columns or fields that the built-in formats read."""
 
@@ -150,13 +152,21 @@ def guess_format(path: str | Path) -> str:
             return "mooncake"
         if keys & {"input_tokens", "output_tokens"}:
             return "twinserve"
-    names = {name.strip() for name in line.split(",")}
+    mark = separator(line)
+    columns = [name.strip().strip('"') for name in line.split(mark)]
+    names = set(columns)
     if "ContextTokens" in names:
         return "azure"
     if "Request tokens" in names:
         return "burstgpt"
-    if names & set(INPUTS):
+    if {plain(name) for name in names} & set(INPUTS):
         return "csv"
+    if len(columns) > 1 and not line.startswith("{"):
+        raise InputError(
+            f"cannot tell the format: none of the columns {', '.join(columns)[:200]} is a known name of input lengths",
+            place=Place(str(path), 1),
+            hint="of a CSV file name them: format: csv with input_column, output_column and, if it has times, time_column",
+        )
     raise InputError(
         f"cannot tell the format from its first line {line[:60]!r}",
         place=Place(str(path), 1),

@@ -21,10 +21,16 @@ from workloads.readers.moments import dated, from_first, moments
 from workloads.readers.times import to_seconds
 
 LARGE_BYTES = 8 << 20
+SEPARATORS = ",;\t"
+
+
+def separator(header: str) -> str:
+    """What parts the columns of a header line: a comma, or a semicolon or tab where it has none."""
+    return next((mark for mark in SEPARATORS if mark in header), ",")
 
 
 class Table:
-    """A CSV file with a header line.
+    """A CSV file with a header line; fields are parted by commas, or by semicolons or tabs.
 
     Args:
         path: plain or gzipped file.
@@ -96,15 +102,19 @@ class Table:
             return values.astype("datetime64[ns]").astype(np.int64)
         return moments(self.rows, name, values)
 
-    def seconds(self, name: str, time_unit: str, notes: list[str]) -> np.ndarray:
-        """A column of times, numbers in seconds or dates, as seconds from the start.
+    def dated(self, name: str) -> bool:
+        """Whether a column holds dates."""
+        return dated(self._values(name, "Mif")[:100])
+
+    def seconds(self, name: str, time_unit: str, notes: list[str], *, unit: str = "s") -> np.ndarray:
+        """A column of times, numbers or dates, as seconds from the start.
 
         Args:
-            time_unit: unit of numbers where it is not seconds.   notes: get a line for what was done.
+            time_unit: unit of numbers where it is not `unit`, of `times.UNITS`.   notes: get a line for what was done.
         """
-        if dated(self._values(name, "Mif")[:100]):
+        if self.dated(name):
             return from_first(self.moments(name), time_unit, notes)
-        return to_seconds(self.real(name), "s", time_unit, notes)
+        return to_seconds(self.real(name), unit, time_unit, notes)
 
     def _values(self, name: str, kinds: str) -> Sequence:
         if self._arrow is not None and self._text is None:
@@ -118,7 +128,8 @@ class Table:
     def _load_text(self) -> None:
         content = read_text(self.path)
         # csv.reader wants its newlines untouched, so that line_num counts them
-        reader = csv.reader(io.StringIO(content, newline=""))
+        mark = separator(content.partition("\n")[0])
+        reader = csv.reader(io.StringIO(content, newline=""), delimiter=mark)
         header = next(reader, None)
         if not header:
             raise InputError("the file is empty", place=Place(self.file), hint="expected a header line and rows")
@@ -147,7 +158,10 @@ def _read_arrow(path: Path):
     import pyarrow.csv
 
     try:
-        table = pyarrow.csv.read_csv(path)
+        with pyarrow.input_stream(path, compression="detect") as file:
+            header = file.read(1 << 16).partition(b"\n")[0].decode("utf-8", "replace")
+        parse = pyarrow.csv.ParseOptions(delimiter=separator(header))
+        table = pyarrow.csv.read_csv(path, parse_options=parse)
     except (pyarrow.ArrowInvalid, OSError):
         return None
     return table if table.num_rows else None

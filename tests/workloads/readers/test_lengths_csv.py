@@ -93,3 +93,53 @@ def test_dates_that_are_none(file, stamps, options, said):
     rows = "".join(f"{stamp},10,2\n" for stamp in stamps)
     with pytest.raises(InputError, match=said):
         read_lengths(file("d.csv", "arrival,input_tokens,output_tokens\n" + rows), **options)
+
+
+@pytest.mark.parametrize(
+    ("header", "stamps", "arrivals"),
+    [
+        ("arrival_ms,isl,osl", (500, 1500), [0.5, 1.5]),
+        ("ts_us,input_len,output_len", (500, 1500), [0.0005, 0.0015]),
+        ("Arrival Time,Prompt Tokens,Completion Tokens", (0.5, 1.5), [0.5, 1.5]),
+        ("request_time,prompt_tokens,completion_tokens", ("2024-05-01T10:00:00", "2024-05-01T10:00:01"), [0, 1]),
+        ("arrival_ms,prompt_tokens,completion_tokens", ("2024-05-01T10:00:00", "2024-05-01T10:00:01"), [0, 1]),
+    ],
+)
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("large", [False, True])
+def test_columns_as_people_call_them(file, header, stamps, arrivals, mark, large, monkeypatch):
+    if large:
+        monkeypatch.setattr("workloads.readers.lengths.Table", lambda path: Table(path, large=1))
+    text = "\n".join([header, *(f"{stamp},10,2" for stamp in stamps)]) + "\n"
+    traffic = read_trace(file("c.csv", text.replace(",", mark)))
+    assert traffic.arrival.tolist() == pytest.approx(arrivals)
+    assert traffic.input_tokens.tolist() == [10, 10]
+    assert any("times in ms" in note or "times in us" in note for note in traffic.notes) == (stamps[0] == 500)
+
+
+@pytest.mark.parametrize(
+    ("column", "stamps"),
+    [
+        ("logged", ("2024-05-01 10:00:00", "2024-05-01 10:00:01")),
+        ("logged", ("11/20/2026 09:00 AM", "11/20/2026 09:01 AM")),
+        ("event_timestamp", ("7", "9.5")),
+    ],
+)
+def test_times_under_a_name_that_is_not_known_are_not_left_out(file, column, stamps):
+    rows = "".join(f"{stamp},10,2\n" for stamp in stamps)
+    path = file("c.csv", f"{column},input_tokens,output_tokens\n{rows}")
+    with pytest.raises(InputError, match=f"column '{column}' seems to hold times.*time_column: {column} reads them"):
+        read_trace(path)
+    assert read_trace(path, time_column="none").arrival.tolist() == [0, 0]
+
+
+def test_what_is_called_a_time_but_does_not_rise_is_no_arrival(file):
+    path = file("c.csv", "latency_time,input_tokens,output_tokens\n7,10,2\n5,10,2\n")
+    assert "not read: latency_time" in read_lengths(path).notes[0]
+
+
+def test_unknown_columns_are_named_with_the_options_that_read_them(file):
+    with pytest.raises(
+        InputError, match=r"none of the columns when, a, b is a known name.*input_column, output_column"
+    ):
+        read_trace(file("c.csv", "when;a;b\n1;2;3\n"))
