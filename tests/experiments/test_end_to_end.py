@@ -42,6 +42,25 @@ def test_a_run_is_the_same_bytes_again(workload: Path, tmp_path: Path) -> None:
     assert heads[0]["summary"]["completed"] == 40
 
 
+def test_a_run_and_its_export_are_traces_that_give_the_same_run(workload: Path, tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    assert bench("run", workload, "--out", served, "-q").exit_code == 0
+    assert bench("report", served, "--export", "vllm-json", "--out", tmp_path / "v", "-q").exit_code == 0
+    assert bench("trace", "convert", served, tmp_path / "t.jsonl", "-q").exit_code == 0
+    expected = read_run(served).requests
+    text = workload.read_text("utf-8")
+    for number, trace in enumerate((served, served / "run.json", tmp_path / "v" / "vllm.json", tmp_path / "t.jsonl")):
+        shown = bench("trace", "inspect", trace, "--json")
+        assert json.loads(shown.stdout)["requests"] == 40, shown.output
+        (tmp_path / "again.yaml").write_text(
+            re.sub(r"  synthetic:\n(    .*\n)+", f"  trace: {{path: {trace}}}\n", text), "utf-8"
+        )
+        done = bench("run", tmp_path / "again.yaml", "--out", tmp_path / f"again{number}", "-q")
+        assert done.exit_code == 0, done.output
+        found = read_run(tmp_path / f"again{number}").requests
+        np.testing.assert_allclose(found.first_token - found.sent, expected.first_token - expected.sent, rtol=1e-9)
+
+
 @pytest.mark.parametrize("preset", ["vllm", "vllm@0.8", "sglang", "static"])
 def test_stepping_and_stretching_are_the_same(preset: str, workload: Path, tmp_path: Path) -> None:
     """Every request and every token, to the bit. (Memory over time is noted at the end of plans, of which there are fewer.)"""

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workloads.errors import InputError, Place, unknown_name
-from workloads.readers import azure, burstgpt, jsonl, lengths
+from workloads.readers import azure, burstgpt, jsonl, lengths, measured
 from workloads.readers.azure import read_azure
 from workloads.readers.burstgpt import read_burstgpt
 from workloads.readers.files import existing, read_text
 from workloads.readers.jsonl import read_jsonl
 from workloads.readers.lengths import INPUTS, plain, read_lengths
+from workloads.readers.measured import read_served, read_vllm
 from workloads.readers.mooncake import read_mooncake
 from workloads.readers.servegen import holds_statistics, read_servegen
 from workloads.readers.sharegpt import read_sharegpt
@@ -46,6 +47,8 @@ FORMATS: dict[str, TraceReader] = {
     "servegen": read_servegen,
     "twinserve": read_jsonl,
     "csv": read_lengths,
+    "run": read_served,
+    "vllm": read_vllm,
 }
 
 READS: dict[str, str] = {
@@ -58,6 +61,8 @@ READS: dict[str, str] = {
     "csv": f"input: {' | '.join(lengths.INPUTS)}; output: {' | '.join(lengths.OUTPUTS)}; time (s or date), which may be "
     f"missing: {' | '.join(lengths.TIMES)}, with _ms, _us or _ns behind if so; others by "
     "input_column, output_column, time_column",
+    "run": f"a run folder, or its {measured.REQUESTS}",
+    "vllm": f"{', '.join(measured.LISTS)} of a result with --save-detailed",
 }  # fmt: skip
 """Columns or fields that the built-in formats read."""
 
@@ -68,6 +73,7 @@ _FILES = {
     "mooncake": "a .jsonl file",
     "twinserve": "a .jsonl file",
     "sharegpt": "a .json file",
+    "vllm": "a .json file",
 }
 _ENDINGS = (".csv", ".jsonl", ".json")
 
@@ -110,14 +116,15 @@ def check_folder(path: Path, format: str | None) -> None:
     Raises:
         InputError: naming what was expected, and what of it lies in the folder.
     """
-    if not path.is_dir() or format == "servegen" or (format is not None and format not in FORMATS):
+    if not path.is_dir() or format in ("servegen", "run") or (format is not None and format not in FORMATS):
         return
     expected = _FILES.get(format or "", "a trace file")
     endings = tuple(ending + zipped for ending in re.findall(r"\.\w+", expected) or _ENDINGS for zipped in ("", ".gz"))
     there = sorted(file.name for file in path.iterdir() if file.name.endswith(endings))
     if format is None:
         message = (
-            "is a folder without ServeGen's statistics (chunk-*-trace.csv), the only ones that are read from a folder"
+            "is a folder with neither a run (run.json) nor ServeGen's statistics (chunk-*-trace.csv), which alone are read "
+            "from a folder"
         )
     else:
         message = f"is a folder; format {format} reads {expected}, plain or .gz"
@@ -134,6 +141,8 @@ def guess_format(path: str | Path) -> str:
         InputError: it looks like none of the known formats.
     """
     path = existing(path)
+    if (path / measured.RUN).is_file() or path.name == measured.RUN or path.suffix == ".parquet":
+        return "run"
     if path.is_dir():
         check_folder(path, "servegen" if holds_statistics(path) else None)
         return "servegen"
@@ -141,6 +150,8 @@ def guess_format(path: str | Path) -> str:
         return "servegen"
     head = read_text(path).lstrip()[:65_536]
     line = head.partition("\n")[0].strip()
+    if measured.is_vllm(head):
+        return "vllm"
     if line.startswith("["):
         return "sharegpt"
     if line.startswith("{"):

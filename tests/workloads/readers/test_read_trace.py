@@ -181,7 +181,7 @@ def test_a_folder_in_place_of_a_file(file, tmp_path):
         "twinserve": r"format twinserve reads a \.jsonl file, plain or \.gz \(name one of its files: b\.jsonl\.gz\)",
         "sharegpt": r"reads a \.json file, plain or \.gz \(name a file: there is none of that kind",
         "servegen": r"expected chunk-\*-trace\.csv",
-        None: r"without ServeGen's statistics.*name one of its files: a\.csv, b\.jsonl\.gz",
+        None: r"neither a run .* nor ServeGen's statistics.*name one of its files: a\.csv, b\.jsonl\.gz",
     }.items():
         with pytest.raises(InputError, match=says) as caught:
             read_trace(tmp_path, format)
