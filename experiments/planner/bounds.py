@@ -1,16 +1,16 @@
 """What arithmetic says before anything is simulated: what a lone request takes, and what a full replica keeps up with.
 
 A lone request on an idle engine is as fast as any: where it is too slow, no number of replicas helps. A replica's capacity is
-that of its best steady batch: `B` sequences decode, and each step also computes the prompt tokens that come in for them,
-`B × input / output`; a step of that shape takes `t`, and `B / (output × t)` requests a second are served. `B` is bounded by
-the sequences and the KV that the engine may hold, and by the TPOT that is allowed, since `t` is the time between two tokens.
+that of its best steady batch: `B` sequences decode, and `B / output` of them end and are replaced by new prompts in each step;
+a step with its share of their prefill takes `t`, and `B / (output × t)` requests a second are served. `B` is bounded by the
+sequences and the KV that the engine may hold, and by the TPOT that is allowed, since `t` is the time between two tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, exp
 
 import numpy as np
 
@@ -96,16 +96,15 @@ def first_token(resolved: Resolved, tokens: int) -> float:
 
 def _capacity(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> tuple[float, int]:
     """Requests a second of the best steady batch, and its sequences."""
-    inputs, outputs = demand.inputs * (1 - demand.seen), demand.outputs
+    outputs = demand.outputs
     context = demand.inputs + outputs / 2
     most = min(resolved.engine.scheduler.max_num_seqs, int(resolved.budget.kv_tokens / max(context, 1)))
     # of gaps between tokens only the mean is the mean step; a percentile of them may be well below it
     gaps = [limit for limit in limits if limit.metric == "tpot" or (limit.metric == "itl" and limit.stat == "mean")]
     slowest = min((limit.seconds for limit in gaps), default=float("inf"))
-    budget = resolved.engine.scheduler.max_num_batched_tokens
     best, batch = 0.0, 1
     for rows in _sizes(most):
-        seconds = steady_step(resolved, rows, inputs / outputs, context, budget)
+        seconds = steady_step(resolved, rows, demand)
         rate = rows / (outputs * seconds)
         if seconds > slowest and rows > 1:
             break
@@ -114,15 +113,32 @@ def _capacity(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> tu
     return best, batch
 
 
-def steady_step(resolved: Resolved, rows: int, prompt: float, context: float, budget: int) -> float:
-    """Seconds of a step in which so many sequences decode and `prompt` prompt tokens come in for each of them."""
-    whole = StepShape(rows, round(rows * context), (), rows)
-    tokens = rows * prompt
-    often = min(1.0, max(tokens / 256, tokens / max(budget - rows, 1)))  # prompts come whole, not a token at a time
-    chunk = max(round(min(tokens / often, budget)), 1)
-    mixed = StepShape(rows, round(rows * context), ((chunk, 0),), rows + 1)
-    cost = resolved.cost
-    return (1 - often) * cost.step_seconds(whole) + often * cost.step_seconds(mixed)
+def steady_step(resolved: Resolved, rows: int, demand: Demand) -> float:
+    """Seconds from one token of a sequence to its next where so many decode, and a new prompt comes for each that ends.
+
+    Prompts come whole, and at random: in a step one or more come with `1 - exp(-rows / outputs)`. They are computed beside the
+    decoding rows, or in a step of their own while those wait, as the engine does it. Where more comes than its token budget
+    takes, fewer rows decode at a time.
+    """
+    prompt, cached = demand.inputs * (1 - demand.seen), round(demand.inputs * demand.seen)
+    context, come = demand.inputs + demand.outputs / 2, rows / demand.outputs
+    scheduler, cost = resolved.engine.scheduler, resolved.cost
+    apart = scheduler.prefill == "first"
+    room = max(scheduler.max_num_batched_tokens - (0 if apart else rows), 1)
+    often = max(1 - exp(-come), come * prompt / room)  # steps with prefill for each with decodes, or of them
+    tokens = come * prompt / often
+    pieces = max(round(tokens / prompt), 1) if prompt else 1
+    chunks = ((max(round(tokens / pieces), 1), cached),) * pieces
+    ended = min(round(come / often), pieces)
+    if apart:
+        return cost.step_seconds(StepShape(rows, round(rows * context), (), rows)) + often * cost.step_seconds(
+            StepShape(0, 0, chunks, ended)
+        )
+    beside = rows if often <= 1 else max(round(rows / often), 1)
+    mixed = often * cost.step_seconds(StepShape(beside, round(beside * context), chunks, beside + ended))
+    if often >= 1:
+        return mixed
+    return (1 - often) * cost.step_seconds(StepShape(rows, round(rows * context), (), rows)) + mixed
 
 
 def _sizes(most: int) -> list[int]:

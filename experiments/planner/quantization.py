@@ -101,10 +101,8 @@ def _seconds(question: Question, candidate: Candidate, longest: int) -> dict[int
         return {}
     demand = question.demand()
     context = demand.inputs + demand.outputs / 2
-    prompt = demand.inputs * (1 - demand.seen) / demand.outputs
-    budget = engine.engine.scheduler.max_num_batched_tokens
     return {
-        batch: steady_step(engine, batch, prompt, context, budget)
+        batch: steady_step(engine, batch, demand)
         for batch in BATCHES
         if batch * context <= engine.budget.kv_tokens
     }

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from experiments import runner
+from experiments.planner.bounds import steady_step
 from experiments.planner.candidates import Candidate
 from experiments.planner.quality import read_known
 from experiments.planner.quantization import BATCHES, make_guide
 from experiments.planner.question import Question
+from experiments.planner.search import resolved
+from reports.metrics import summarize
 from workloads.errors import InputError
 
 H100 = Candidate("h100-sxm", 1, 1, "vllm", "auto", "auto")
@@ -74,3 +79,34 @@ def test_files_that_are_no_quality(text: str, tmp_path: Path) -> None:
         read_known(path)
     with pytest.raises(InputError, match="no such file"):
         read_known(tmp_path / "no.json")
+
+
+@pytest.mark.parametrize("preset", ["vllm", "sglang"])
+def test_steps_are_as_long_as_simulated_ones(question: Callable[..., Question], preset: str) -> None:
+    """With prompts beside decodes (vLLM) and in steps of their own (SGLang); so the guide ranks modes as runs do."""
+    lengths = "traffic.synthetic.output_tokens={distribution: lognormal, mean: 200, std: 150, high: 900}"
+    asked = question(
+        slo="tpot=1s",
+        settings=["load={mode: closed, concurrency: 64}", "traffic.synthetic.requests=800", lengths],
+    )
+    replica = replace(H100, preset=preset)
+    guided = {choice.name: choice.speed[64] for choice in make_guide(asked, replica, 3072).choices}
+    plain = 0.0
+    for mode in ("auto", "int8-w8a8", "fp8"):
+        engine = resolved(asked, replace(replica, quantization=mode), 3072)
+        between = summarize(runner.run(engine), with_intervals=False)["mean_tpot_ms"] / 1e3
+        assert steady_step(engine, 64, asked.demand()) == pytest.approx(between, rel=0.06), mode
+        plain = plain or between
+        assert guided.get(mode, 1.0) == pytest.approx(plain / between, rel=0.07), mode
+
+
+def test_more_prompts_than_a_budget_takes(question: Callable[..., Question]) -> None:
+    """A batch that starves its own prompts is not steady: no more requests are served than there is budget for."""
+    long = ["traffic.synthetic.input_tokens=1500", "engine.scheduler.max_num_batched_tokens=512"]
+    asked = question(slo="tpot=1s", settings=["load={mode: closed, concurrency: 128}", *long])
+    engine = resolved(asked, H100, 2048)
+    served = summarize(runner.run(engine), with_intervals=False)["request_throughput"]
+    outputs = asked.demand().outputs
+    rates = [rows / outputs / steady_step(engine, rows, asked.demand()) for rows in (8, 32, 128)]
+    assert served < 1.15 * rates[2] and rates[2] < 1.25 * served
+    assert rates[2] < 1.2 * rates[1], "a larger batch does not help"
