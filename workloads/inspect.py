@@ -28,7 +28,7 @@ def describe(traffic: Traffic, block_size: int = 16) -> dict[str, Any]:
         name, requests, sessions; turns (mean and max; None without sessions);
         duration_s, rate_per_s: (arrivals - 1) / duration, over first turns; peak_minute_per_s;
         gap_cv: standard deviation of the gaps over their mean (1 = Poisson);
-        minute_cv: the same of the counts a minute; minutes start at time 0, the last is perhaps partial;
+        minute_cv: the same of the counts a minute; minutes start at time 0, a last one that was cut short is left out;
         input_tokens, output_tokens: mean, std, min, p50, p90, p95, p99, max;
         declared_share: share of the requests whose source says max_tokens;
         prefix: block_size, token_share, block_share, request_share, blocks, distinct_blocks (infinite cache);
@@ -38,6 +38,7 @@ def describe(traffic: Traffic, block_size: int = 16) -> dict[str, Any]:
     gaps = np.diff(roots)
     duration = traffic.duration if traffic.duration > 1e-9 else 0.0  # a rate of more says nothing
     counts = per_minute(traffic)
+    whole = counts if _last_is_whole(roots) else counts[:-1]
     sharing = prefix_sharing(traffic, block_size)
     in_sessions = len(roots) < len(traffic)
     return {
@@ -47,9 +48,9 @@ def describe(traffic: Traffic, block_size: int = 16) -> dict[str, Any]:
         "turns": _turns(traffic) if in_sessions else None,
         "duration_s": duration,
         "rate_per_s": (len(roots) - 1) / duration if duration > 0 else None,
-        "peak_minute_per_s": float(counts.max() / MINUTE) if duration > 0 else None,
+        "peak_minute_per_s": float(counts.max() / MINUTE) if duration > 0 and len(whole) else None,
         "gap_cv": _cv(gaps) if duration > 0 else None,
-        "minute_cv": _cv(counts) if len(counts) > 1 else None,
+        "minute_cv": _cv(whole) if len(whole) > 1 else None,
         "input_tokens": _quantiles(traffic.input_tokens),
         "output_tokens": _quantiles(traffic.output_tokens),
         "declared_share": float((traffic.max_tokens > 0).mean()),
@@ -70,6 +71,12 @@ def per_minute(traffic: Traffic) -> np.ndarray:
     roots = traffic.arrival[traffic.parent < 0]
     first = roots[0] // MINUTE
     return np.bincount((roots // MINUTE - first).astype(np.int64))
+
+
+def _last_is_whole(roots: np.ndarray) -> bool:
+    """Whether the minute of the last arrival ends with it, as far as 5 % of it or a mean gap tell."""
+    missing = MINUTE - roots[-1] % MINUTE
+    return bool(missing <= max(0.05 * MINUTE, float(np.ptp(roots)) / max(len(roots) - 1, 1)))
 
 
 def _turns(traffic: Traffic) -> dict[str, float]:
