@@ -4,6 +4,9 @@ Requests come at their own rate, so slower steps mean more sequences and more pr
 both grow with the time of a step. With `T(k)` the time of a step that holds k times as much as the run's mean step, steps
 that take a factor s longer settle where `k T(1) = s T(k)`. Beyond what the engine holds at once there is no such k: the
 queue grows as long as requests come, at what the full engine cannot serve.
+
+An engine that is idle part of the time takes slower steps out of its idle time first: whoever comes to an idle engine finds
+nobody to share a step with, however long steps take. So a step fills up only for the share of time in which the engine is busy.
 """
 
 from __future__ import annotations
@@ -65,16 +68,19 @@ def respond(cost: Any, data: RunData, factor: float) -> Response:
         plain = cost.step_seconds(StepShape(rows, context, (), rows)) if rows else 0.0
         return (1 - often) * plain + often * cost.step_seconds(StepShape(rows, context, ((tokens, 0),), rows + 1))
 
-    base = seconds(1.0)
+    base, idle = seconds(1.0), 1.0 - float(np.mean(data.timeline.busy))
     k = 1.0
     for _ in range(_ROUNDS):  # rises or falls towards the nearest solution, never past it
-        after = factor * seconds(k) / base
-        if after > most:
+        longer = factor * seconds(k) / base
+        busy = min((1.0 - idle) * longer / k, 1.0)
+        after = 1.0 + busy * (longer - 1.0)
+        if after > most and busy == 1.0:
             return _overloaded(data, factor, factor * seconds(most) / base, most)
         if abs(after - k) < 1e-4 * k:
             break
         k = after
-    return Response(factor + (k - factor) * _settled(data, abs(k - 1) / max(abs(factor - 1), 1e-9)))
+    longer = factor * seconds(k) / base
+    return Response(factor + (longer - factor) * _settled(data, abs(longer - 1) / max(abs(factor - 1), 1e-9)))
 
 
 def _settled(data: RunData, stays: float) -> float:

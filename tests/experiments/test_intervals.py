@@ -226,3 +226,18 @@ def test_a_served_run_that_left_small_errors_narrows_the_interval() -> None:
     same = summarize(data)
     add_spread(resolved, data, same)
     assert same["interval"] == wide["interval"]
+
+
+def test_long_prompts_that_seldom_meet_do_not_pile_up() -> None:
+    """An engine that is idle most of the time takes slower steps out of its idle time."""
+    changes = {
+        "traffic.synthetic.requests": 400, "traffic.synthetic.arrivals.rate": 2,
+        "traffic.synthetic.input_tokens": 3000, "traffic.synthetic.output_tokens": 1,
+    }  # fmt: skip
+    data = run(changes)
+    resolved = runner.resolve(workload(changes))
+    before = summarize(data, with_intervals=False)["mean_e2el_ms"]
+    for factor in (0.75, 1.3):
+        resolved.cost = Mix(runner.resolve(workload(changes)).cost).erring(lambda shares, factor=factor: factor)
+        found = summarize(runner.run(resolved), with_intervals=False)["mean_e2el_ms"] / before
+        assert respond(runner.resolve(workload(changes)).cost, data, factor).latency == pytest.approx(found, rel=0.1)
