@@ -74,9 +74,9 @@ def per_minute(traffic: Traffic) -> np.ndarray:
 
 
 def _last_is_whole(roots: np.ndarray) -> bool:
-    """Whether the minute of the last arrival ends with it, as far as 5 % of it or a mean gap tell."""
+    """Whether the minute of the last arrival ends with it, as far as a tenth of it or a mean gap tell."""
     missing = MINUTE - roots[-1] % MINUTE
-    return bool(missing <= max(0.05 * MINUTE, float(np.ptp(roots)) / max(len(roots) - 1, 1)))
+    return bool(missing <= max(0.1 * MINUTE, float(np.ptp(roots)) / max(len(roots) - 1, 1)))
 
 
 def _turns(traffic: Traffic) -> dict[str, float]:
