@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sim.engine.sequence import Sequence
     from sim.engine.state import EngineState
     from sim.engine.step import Step
-    from sim.kv.base import KVAllocator
+    from sim.kv.base import NO_HIT, Hit, KVAllocator, KVUse, PrivateAllocator
     from sim.schedulers.base import Scheduler
     from workloads.errors import InputError, OutputError, TargetError, TwinserveError
     from workloads.traffic import Traffic
@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "BeamSearchParams": "backends.torch.beams",
     "EngineState": "sim.engine.state",
+    "Hit": "sim.kv.base",
     "InputError": "workloads.errors",
     "KVAllocator": "sim.kv.base",
+    "KVUse": "sim.kv.base",
     "LLM": "backends.torch.llm",
+    "NO_HIT": "sim.kv.base",
     "OutputError": "workloads.errors",
+    "PrivateAllocator": "sim.kv.base",
     "RunData": "reports.run_data",
     "SamplingParams": "backends.torch.sampling",
     "Scheduler": "sim.schedulers.base",
@@ -48,11 +52,15 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "NO_HIT",
     "BeamSearchParams",
     "EngineState",
+    "Hit",
     "InputError",
     "KVAllocator",
+    "KVUse",
     "OutputError",
+    "PrivateAllocator",
     "RunData",
     "SamplingParams",
     "Scheduler",

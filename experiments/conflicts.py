@@ -21,6 +21,14 @@ USER, PRESET, DERIVED, DEFAULT = "user", "preset", "derived", "default"
 """Who said a value: the workload file, the preset, what follows from other values, nobody."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnAllocator:
+    """A KV allocator of the user's own: tokens a block, and whether it shares prefixes."""
+
+    block_size: int
+    shares: bool
+
+
 @dataclass
 class Draft:
     """An engine configuration in the making: dotted key (without `engine.`) → value, and who said so.
@@ -29,6 +37,7 @@ class Draft:
         error: makes an `InputError` at a key of the workload file.
         notices: what was changed or dropped, for the user.
         idle: settings that do nothing in this configuration → why.
+        own_allocator: what a KV allocator of the user's own is like; None with the built-in ones.
     """
 
     values: dict[str, Any]
@@ -36,6 +45,7 @@ class Draft:
     error: Callable[[str, str, str | None], InputError]
     notices: list[str] = field(default_factory=list)
     idle: dict[str, str] = field(default_factory=dict)
+    own_allocator: OwnAllocator | None = None
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
@@ -97,6 +107,11 @@ def _allocator(draft: Draft) -> None:
         draft.give_way("kv.block_size", 1, "the radix tree keeps single tokens")
     if allocator == "paged" and draft["kv.block_size"] == 1 and not draft.user("kv.block_size"):
         draft.give_way("kv.block_size", 16, "pages of one token are the radix allocator's")
+    if draft.own_allocator is not None:
+        own = draft.own_allocator
+        draft.give_way("kv.block_size", own.block_size, f"{allocator} has blocks of {own.block_size}")
+        if not own.shares:
+            draft.give_way("kv.prefix_caching", False, f"{allocator} shares no prefixes")
     if not draft["kv.prefix_caching"] and draft["scheduler.policy"] == "lpm":
         draft.give_way("scheduler.policy", "fcfs", "without prefix caching no prefix is ever longest")
 

@@ -77,12 +77,22 @@ def _check_allocator(name: str, found: type) -> None:
     """Refuse an allocator of a user's own that lacks a method or wants arguments that nobody gives."""
     import inspect
 
-    from sim.kv.base import KVAllocator
+    from sim.kv.base import KVAllocator, PrivateAllocator
 
     asked = [n for n, value in vars(KVAllocator).items() if not n.startswith("_") and n != "check" and callable(value)]
     missing = [n for n in asked if getattr(found, n, None) in (None, getattr(KVAllocator, n))]
+    if not hasattr(found, "table"):  # it is for real backends, which say so where it lacks
+        missing.remove("table")
     if missing:
-        raise InputError(f"KV allocator {name!r} lacks {', '.join(missing)}", hint="write the methods of KVAllocator")
+        raise InputError(
+            f"KV allocator {name!r} lacks {', '.join(missing)}",
+            hint="write the methods of KVAllocator, or derive from twinserve.PrivateAllocator",
+        )
+    if getattr(found, "footprint", None) is PrivateAllocator.footprint:
+        raise InputError(
+            f"KV allocator {name!r} does not say how much memory a sequence takes",
+            hint="write its method footprint(tokens)",
+        )
     given = ("capacity", "block_size", "prefix_caching", "config")
     wanted = [
         each.name

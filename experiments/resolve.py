@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.conflicts import DEFAULT, DERIVED, PRESET, USER, Draft, settle
+from experiments.conflicts import DEFAULT, DERIVED, PRESET, USER, Draft, OwnAllocator, settle
 from experiments.registries import REAL
 from experiments.schema import Workload
 from experiments.schema.workload import gpu_source
@@ -16,6 +16,7 @@ from sim.memory import MemoryBudget, memory_budget
 from sim.models import UNKNOWN_FAMILY, ModelSpec, load_model
 from sim.presets import Preset, find_preset, preset_config
 from workloads.errors import InputError
+from workloads.registry import plugins_from
 from workloads.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sim.cost.base import CostModel
 
 _BY_GPU = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")  # engines that size them by the GPU
+_PROBE_TOKENS = 1 << 16  # of an allocator that is made to see what it is like
 _SECTIONS = {"scheduler": SchedulerConfig, "kv": KVConfig, "parallel": ParallelConfig}
 
 
@@ -148,8 +150,28 @@ def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec | Device) 
         max_model_len=section.max_model_len or model.max_position,
     )
     draft = _draft(workload, base, preset)
+    draft.own_allocator = _own_allocator(workload, draft)
     settle(draft, preset)
     return _engine(draft), draft
+
+
+def _own_allocator(workload: Workload, draft: Draft) -> OwnAllocator | None:
+    """What a KV allocator of the user's own is like, by making one; None for built-in ones."""
+    from sim.build import make_allocator
+    from sim.kv import ALLOCATORS
+
+    name = draft["kv.allocator"]
+    if name in ALLOCATORS:
+        return None
+    kv = KVConfig(allocator=name, block_size=draft["kv.block_size"], prefix_caching=draft["kv.prefix_caching"])
+    try:
+        with plugins_from(workload.folder):
+            made = make_allocator(kv, _PROBE_TOKENS, _PROBE_TOKENS, None)
+        return OwnAllocator(int(made.block_size), bool(made.shares))
+    except (AttributeError, TypeError, ValueError) as error:
+        message = f"{name} cannot be made for {_PROBE_TOKENS:,} tokens of KV: {type(error).__name__}: {error}"
+        hint = "it needs attributes block_size and shares, and any capacity must do"
+        raise workload.error("engine.kv.allocator", message, hint) from None
 
 
 def _draft(workload: Workload, base: EngineConfig, preset: Preset) -> Draft:

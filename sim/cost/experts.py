@@ -59,8 +59,8 @@ def untuned(constants: MoEConstants, wide: MoEConstants) -> bool:
     """Whether 8-bit experts would need longer for a weight than `wide`, the 16-bit ones, though it is half as large.
 
     A kernel table may hold kernels that nobody tuned: vLLM 0.24's FP8 experts with one scale a tensor take 2.4 times as long on
-    H100 there as its 16-bit ones. Where both are tuned they are faster, by 10 to 17 % (vllm-project/vllm#35457, H200). Constants of
-    the user's own stand as they are.
+    H100 there as its 16-bit ones. Where both are tuned they are faster, by 10 to 17 % (vllm-project/vllm#35457, H200). Constants
+    of the user's own stand as they are.
     """
     return 2.0 * constants.bandwidth < wide.bandwidth and constants.source.startswith("fit on")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.kv.base import KVAllocator
+from sim.kv.base import NO_HIT, Hit, KVAllocator, KVUse, PrivateAllocator
 from sim.kv.contiguous import ContiguousAllocator
 from sim.kv.paged import PagedAllocator
 from sim.kv.radix import RadixAllocator
@@ -19,4 +19,15 @@ SLABS = {
     "exact": "prompt and true answer; an oracle",
 }
 
-__all__ = ["ALLOCATORS", "SLABS", "ContiguousAllocator", "KVAllocator", "PagedAllocator", "RadixAllocator"]
+__all__ = [
+    "ALLOCATORS",
+    "NO_HIT",
+    "SLABS",
+    "ContiguousAllocator",
+    "Hit",
+    "KVAllocator",
+    "KVUse",
+    "PagedAllocator",
+    "PrivateAllocator",
+    "RadixAllocator",
+]

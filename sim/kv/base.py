@@ -112,7 +112,8 @@ class KVAllocator(Protocol):
         """`seq` is about to leave the cohort and keeps its memory: what was only counted for it is now its own."""
 
     def table(self, seq: Sequence) -> Seq[int]:
-        """Blocks or slots of `seq`, in order. Real backends alone need it; in simulation an allocator may lack it."""
+        """Blocks or slots of `seq`, in order. Real backends alone need it; in simulation an allocator may lack it, as one that
+        is a `PrivateAllocator` and does not write it does."""
 
     def release(self, seq: Sequence, keep: int = FOREVER) -> None:
         """Take everything back from `seq`; its first `keep` computed tokens stay cached where prefixes are kept."""
@@ -136,3 +137,101 @@ class KVAllocator(Protocol):
         Raises:
             AssertionError: naming what does not add up.
         """
+
+
+class PrivateAllocator:
+    """Base of allocators in which every sequence has memory of its own: a subclass writes `footprint` and nothing else.
+
+    It counts tokens and does not say where they lie, so that it is for simulation; with a `table` of its own also for a real
+    backend. Nothing is shared: there are no prefix hits, and a fork copies.
+
+    Args:
+        capacity: tokens in all.
+    """
+
+    shares = False
+    block_size = 1
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._taken = 0
+        self._own: dict[Sequence, int] = {}
+
+    def footprint(self, tokens: int) -> int:
+        """Tokens of memory that a sequence of `tokens` tokens takes: at least as many, and never fewer for more."""
+        raise NotImplementedError
+
+    @property
+    def available(self) -> int:
+        return self.capacity - self._taken
+
+    def fits(self, seq: Sequence) -> str | None:
+        need = self.footprint(seq.limit)
+        return None if need <= self.capacity else f"needs {need:,} tokens of KV; the pool has {self.capacity:,}"
+
+    def lookup(self, seq: Sequence) -> Hit:
+        return NO_HIT
+
+    def admit(self, seq: Sequence, hit: Hit, tokens: int) -> bool:
+        return self.grow(seq, tokens)
+
+    def grow(self, seq: Sequence, tokens: int) -> bool:
+        have = self._own.get(seq, 0)
+        more = self.footprint(tokens) - have
+        if more > self.available:
+            return False
+        if more > 0:
+            self._own[seq] = have + more
+            self._taken += more
+        return True
+
+    def grow_cohort(self, cohort: Cohort) -> bool:
+        growing = [(seq, size - self._own[seq]) for seq, size in self._next(cohort)]
+        total = sum(more for _, more in growing)
+        if total > self.available:
+            return False
+        for seq, more in growing:
+            self._own[seq] += more
+        self._taken += total
+        return True
+
+    def _next(self, cohort: Cohort) -> list[tuple[Sequence, int]]:
+        """Members that need memory for their next token, with what they need in all."""
+        sizes = ((seq, self.footprint(seq.known)) for seq in cohort.members)
+        return [(seq, size) for seq, size in sizes if size > self._own[seq]]
+
+    def crossing(self, cohort: Cohort) -> Iterable[Sequence]:
+        return [seq for seq, _ in self._next(cohort)]
+
+    def replay(self, cohort: Cohort, steps: int) -> None:
+        return None  # no step is ever taken unseen: `stable_steps` is 1
+
+    def stable_steps(self, cohort: Cohort) -> int:
+        return 1
+
+    def names(self, seq: Sequence, low: int, high: int) -> list[Hashable]:
+        return []
+
+    def computed(self, seq: Sequence, tokens: int) -> None:
+        return None
+
+    def settle(self, seq: Sequence) -> None:
+        return None
+
+    def release(self, seq: Sequence, keep: int = FOREVER) -> None:
+        self._taken -= self._own.pop(seq, 0)
+
+    def fork(self, parent: Sequence, child: Sequence) -> list[tuple[int, int]] | None:
+        return [] if self.grow(child, parent.computed) else None
+
+    def held(self, stored: int) -> int:
+        return self._taken
+
+    def use(self, stored: int) -> KVUse:
+        return KVUse(self.capacity, stored, 0, self._taken - stored, 0, self.available)
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        held = {seq: self._own.get(seq, 0) for seq in sequences}
+        assert sum(held.values()) == self._taken == sum(self._own.values()), "memory is held for nobody"
+        assert all(size >= seq.computed for seq, size in held.items()), "somebody has KV outside of its memory"
+        assert self._taken <= self.capacity, "more is taken than there is"

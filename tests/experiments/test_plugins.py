@@ -18,6 +18,7 @@ from experiments.sweep import run_sweep
 from experiments.workload_file import load_workload
 from reports.metrics import summarize
 from reports.run_folder import read_run
+from workloads.errors import InputError
 
 SCHEDULER = '''\
 from twinserve import Scheduler, Step
@@ -227,3 +228,46 @@ def test_a_fault_in_a_worker_of_a_sweep_names_its_line_too(
     result = run_sweep(swept, tmp_path / "out", workers=2)
     assert [point.status for point in result.points] == ["done", "failed"]
     assert "my_sched.py:8: in plan: SystemExit: 3" in result.points[1].error
+
+
+GROWING = '''\
+from twinserve import PrivateAllocator
+
+
+class Growing(PrivateAllocator):
+    """Slabs of 256 tokens that double."""
+
+    def footprint(self, tokens: int) -> int:
+        return max(256, 1 << (max(tokens, 1) - 1).bit_length())
+'''
+
+
+def test_an_allocator_of_a_few_lines_is_described_as_it_is(plugged: Path, write: Callable[..., Path]) -> None:
+    write(GROWING, "mine/growing.py")
+    resolved = runner.resolve(load_workload(plugged, ["engine.kv.allocator=growing:Growing"]))
+    kv = resolved.config["engine"]["kv"]
+    assert (kv["block_size"]["value"], kv["prefix_caching"]["value"]) == (1, False)
+    assert any(
+        "prefix_caching: true of the preset became false: growing:Growing shares no prefixes" in w
+        for w in resolved.warnings
+    )
+    data = runner.run(resolved)
+    assert (data.requests.status == "finished").all() and data.info["kv_block_tokens"] == 1
+    assert data.timeline.kv_internal.max() > 0, "slabs are larger than what they hold"
+
+
+@pytest.mark.parametrize(
+    ("changed", "overrides", "says"),
+    [
+        (("footprint", "foot"), (), "does not say how much memory a sequence takes"),
+        (("", ""), ("engine.kv.prefix_caching=true",), "shares no prefixes"),
+        (("    def foot", "    shares = property(lambda self: self.nothing)\n\n    def foot"), (), "cannot be made"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_an_allocator(
+    plugged: Path, write: Callable[..., Path], changed: tuple, overrides: tuple, says: str
+) -> None:
+    write(GROWING.replace(*changed) if changed[0] else GROWING, "mine/wrong_kv.py")
+    sys.modules.pop("wrong_kv", None)
+    with pytest.raises(InputError, match=says):
+        runner.resolve(load_workload(plugged, ["engine.kv.allocator=wrong_kv:Growing", *overrides]))
