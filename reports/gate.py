@@ -173,7 +173,7 @@ class GateResult:
 
 def gate(
     run: RunData | dict | Subject | Sequence[RunData | dict | Subject], baseline: Path, *, alpha: float = ALPHA,
-    skip: Sequence[str] = (),
+    skip: Sequence[str] = (), other_target: bool = False,
 ) -> GateResult:  # fmt: skip
     """Hold one run, or several repeats of it, against a baseline file.
 
@@ -181,13 +181,17 @@ def gate(
         run: a run, the contents of its `run.json`, what another tool measured, or several of these.
         alpha: chance of a false alarm per metric where scatter is known.
         skip: metrics that are not looked at although the baseline has them.
+        other_target: runs may be of another model or GPU.
 
     Raises:
-        InputError: the baseline is missing or malformed, the run was cut short, or it had other traffic.
+        InputError: the baseline is missing or malformed, the run was cut short, or it had other traffic, another model or GPU.
     """
     expected = read_baseline(baseline)
     runs = measured(run)
     check_traffic(runs[0], expected, baseline)
+    if not other_target:
+        for one in runs:
+            check_target(one, expected, baseline)
     checks = tuple(_check(name, e, runs, alpha) for name, e in expected.metrics.items() if name not in skip)
     sides = max(len(e.values) for e in expected.metrics.values())
     return GateResult(
@@ -216,6 +220,57 @@ def check_traffic(run: Subject, expected: Baseline, baseline: Path) -> None:
         place=Place(file=str(baseline), key="traffic"),
         hint="run the baseline's workload, or update the baseline",
     )
+
+
+def check_target(run: Subject, expected: Baseline, baseline: Path) -> None:
+    """Refuse to hold a run against a baseline of another model or GPU, where both say which: it would tell nothing of a change.
+
+    Raises:
+        InputError: saying in what they differ.
+    """
+    other = [
+        f"{what} {setting(before, 60)} -> {setting(after, 60)}"
+        for what, key, same in (("model", "model", _same_model), ("GPU", "backend.gpu", _same_gpu))
+        if isinstance(before := expected.config.get(key), str)
+        and isinstance(after := run.config.get(key), str)
+        and not same(before, after)
+    ]
+    if other:
+        raise InputError(
+            f"run {run.name!r} is of another target than the baseline (baseline, then run: {', '.join(other)})",
+            place=Place(file=str(baseline), key="config"),
+            hint="a baseline for each target; --other-target compares them all the same, and --update renews the baseline",
+        )
+
+
+def _same_model(one: str, other: str) -> bool:
+    """Whether two names are of one shape: fine-tunes of a model cost the same."""
+    from sim.models import find_model
+
+    def shape(name: str) -> str:
+        try:
+            return find_model(name).name
+        except InputError:
+            return _last(name)
+
+    return _last(one) == _last(other) or shape(one) == shape(other)
+
+
+def _same_gpu(one: str, other: str) -> bool:
+    from sim.hardware import load_gpu
+
+    def card(name: str) -> str:
+        try:
+            return _last(name) if name.endswith(".toml") else load_gpu(name).name
+        except InputError:
+            return _last(name)
+
+    return card(one) == card(other)
+
+
+def _last(name: str) -> str:
+    """The end of a path or id: checkouts lie in other folders on other machines."""
+    return name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
 
 
 def _changed_settings(expected: Baseline, run: Subject) -> dict[str, tuple]:

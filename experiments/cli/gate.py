@@ -36,6 +36,9 @@ Speed = Annotated[
     bool | None,
     typer.Option("--speed/--no-speed", show_default=False, help="Hold the simulator's own speed too, as a ratio."),
 ]
+OtherTarget = Annotated[
+    bool, typer.Option("--other-target", help="Hold a run of another model or GPU against the baseline too.")
+]
 Repeat = Annotated[int, typer.Option(min=1, metavar="N", help="Run a workload N times, on a wall-clock backend.")]
 Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")]
 Github = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")]
@@ -54,6 +57,7 @@ def gate(
     exact: Exact = None,
     speed: Speed = None,
     repeat: Repeat = 1,
+    other_target: OtherTarget = False,
     junit: Junit = None,
     github: Github = False,
     summary: Summary = None,
@@ -70,7 +74,7 @@ def gate(
     """Fail when a run is worse than a baseline.
 
     The exit code is 1 then, 0 when every metric is within its tolerance, and 2 when the two cannot be compared: other traffic,
-    a run that was cut short, a file that is wrong.
+    another model or GPU (unless --other-target), a run that was cut short, a file that is wrong.
 
     Give a run folder, several folders of repeated runs (their scatter then counts, by a bootstrap interval), or a workload
     file, which is run first and leaves its folder when --out names one. Directions and tolerances are in the baseline and may
@@ -95,13 +99,14 @@ def gate(
         want_speed = _want_speed(speed, expected, baseline, update)
         against = None if update else (expected, baseline)
         how = Running(
-            settings, backend, seed, repeat, out, overwrite, want_speed, against, intervals=bencher is not None
-        )
+            settings, backend, seed, repeat, out, overwrite, want_speed, against, other_target,
+            intervals=bencher is not None,
+        )  # fmt: skip
         subjects = [subject for path in runs for subject in _subjects(path, how)]
         if update:
             _update(subjects, baseline, reason, exact, json, quiet)
             return
-        result = _result(subjects, baseline, want_speed)
+        result = _result(subjects, baseline, want_speed, other_target)
     except TwinserveError as error:
         if not update:
             wanted.refused(str(runs[0]), str(baseline), str(error))
@@ -119,7 +124,7 @@ def gate(
 class Running:
     """How a workload is to be run, and the baseline that its first run is held against before it is run again.
 
-    `intervals`: figures are to have their intervals, which takes a moment.
+    `other_target`: its model and GPU may differ.   `intervals`: figures are to have their intervals, which takes a moment.
     """
 
     settings: list[str] | None
@@ -130,6 +135,7 @@ class Running:
     overwrite: bool
     speed: bool
     against: tuple[Baseline, Path] | None
+    other_target: bool = False
     intervals: bool = False
 
     def touches(self) -> bool:
@@ -184,7 +190,7 @@ def _run(path: Path, how: Running) -> list[Subject]:
     """Run a workload now, as often as asked."""
     from experiments.registries import REAL
     from reports.baseline import SPEED
-    from reports.gate import check_traffic
+    from reports.gate import check_target, check_traffic
     from reports.metrics import summarize
     from reports.subject import Subject
     from workloads.errors import InputError
@@ -204,6 +210,8 @@ def _run(path: Path, how: Running) -> list[Subject]:
         subject = Subject.of(run, summary=summarize(run, with_intervals=how.intervals))
         if how.against and not number:
             check_traffic(subject, *how.against)
+            if not how.other_target:
+                check_target(subject, *how.against)
         if how.speed and not real:
             subject = subject.with_figures(**{SPEED: measure()})
         found.append(subject)
@@ -227,12 +235,12 @@ def _once(workload: Any, how: Running, number: int) -> tuple[Any, Callable[[], f
     return data, lambda: speed_ratio(resolved)
 
 
-def _result(subjects: list[Subject], baseline: Path, speed: bool) -> GateResult:
+def _result(subjects: list[Subject], baseline: Path, speed: bool, other_target: bool) -> GateResult:
     from reports.baseline import SPEED
     from reports.gate import gate as check
 
     told = speed and all(SPEED in subject.summary for subject in subjects)
-    return check(subjects, baseline, skip=() if told else (SPEED,))
+    return check(subjects, baseline, skip=() if told else (SPEED,), other_target=other_target)
 
 
 def _show(result: GateResult, json: bool, quiet: bool) -> None:

@@ -53,6 +53,26 @@ def base(closed: Path, tmp_path: Path) -> Path:
     return file
 
 
+def test_another_model_or_gpu_is_refused(closed: Path, base: Path, tmp_path: Path) -> None:
+    """A smaller model passes every gate, and says nothing of what was changed."""
+    assert bench("gate", closed, "--baseline", base, "--update", "--no-exact").exit_code == 0
+    asked = ("gate", closed, "--baseline", base)
+    for setting, says in (
+        ("model=Qwen/Qwen2.5-0.5B", "model meta-llama/Meta-Llama-3-8B -> Qwen/Qwen2.5-0.5B"),
+        ("backend.gpu=h200", "GPU h100-sxm -> h200"),
+    ):
+        refused = bench(*asked, "--set", setting)
+        assert refused.exit_code == 2 and says in refused.stderr and "--other-target" in refused.stderr, setting
+        out = tmp_path / setting.replace("/", "-")
+        run = bench("run", closed, "--set", setting, "--out", out, "--quiet")
+        assert run.exit_code == 0 and bench("gate", out, "--baseline", base).exit_code == 2, "finished runs too"
+        done = bench(*asked, "--set", setting, "--other-target")
+        assert done.exit_code in (0, 1) and "Settings differ" in done.stdout
+    for same in ("model=meta-llama/Meta-Llama-3-8B-Instruct", "model=llama-3-8b", "backend.gpu=h100"):
+        assert bench(*asked, "--set", same).exit_code == 0, same
+    assert bench(*asked, "--set", "model=Qwen/Qwen2.5-0.5B", "--update").exit_code == 0, "an update may change it"
+
+
 class Slower:
     """A cost model whose steps take a share longer; all else is as it was."""
 

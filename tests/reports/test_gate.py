@@ -50,6 +50,24 @@ def test_the_same_run_passes(run, tmp_path):
     assert result.text().isascii()
 
 
+def test_targets_are_the_same_by_whatever_name(tmp_path):
+    def verdict(before, after):
+        def of(names):
+            return head(output_throughput=1.0) | {"config": names}
+
+        update_baseline(of(before), tmp_path / "t.json", "first")
+        try:
+            return gate(of(after), tmp_path / "t.json").passed
+        except InputError as error:
+            return str(error)
+
+    assert verdict({"model": "/ci/a/tiny"}, {"model": "/home/b/tiny/"}) is True
+    assert "model /ci/a/tiny -> /ci/a/small" in verdict({"model": "/ci/a/tiny"}, {"model": "/ci/a/small"})
+    assert verdict({"backend": {"gpu": "a/mine.toml"}}, {"backend": {"gpu": "b/mine.toml"}}) is True
+    assert "GPU a100-sxm -> mine.toml" in verdict({"backend": {"gpu": "a100-sxm"}}, {"backend": {"gpu": "mine.toml"}})
+    assert verdict({"model": "x"}, {}) is True, "who does not say is not another"
+
+
 def test_a_run_folder_and_a_run_give_the_same_verdict(run, tmp_path):
     out = write_run(run, tmp_path / "r")
     update_baseline(read_head(out), tmp_path / "b.json", "first")
