@@ -8,6 +8,7 @@ from typing import Any
 
 from reports.compare.bootstrap import LEVEL, ratio_intervals
 from reports.compare.constants import Apart, apart, joined
+from reports.compare.points import point_names
 from reports.subject import OURS, Subject
 from reports.traffic import differences
 from reports.wording import clean
@@ -226,11 +227,12 @@ def _pairs(first: Subject, second: Subject) -> bool:
 
 
 def _labelled(subjects: Sequence[Subject]) -> list[Subject]:
-    """Names that tell the runs apart: where two are alike, where they are from is added; then a number."""
+    """Names that tell the runs apart: where two are alike, what was swept between them, or where they are from; then a number."""
     names = [clean(s.name, 60) for s in subjects]
     alike = {name for name in names if names.count(name) > 1}
     if alike:
-        own = [s.source.rstrip("/").rpartition("/")[2] for s in subjects]
+        points = point_names([s.source if n in alike else "" for n, s in zip(names, subjects, strict=True)])
+        own = [p or s.source.rstrip("/").rpartition("/")[2] for p, s in zip(points, subjects, strict=True)]
         names = [clean(o or n, 60) if n in alike else n for n, o in zip(names, own, strict=True)]
     found: list[Subject] = []
     for name, subject in zip(names, subjects, strict=True):

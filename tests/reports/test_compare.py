@@ -15,11 +15,12 @@ from reports.compare import compare, compare_sweeps, read_sweep
 from reports.compare.bootstrap import ratio_intervals, sample
 from reports.compare.comparison import FIGURES, ratio_of
 from reports.compare.console import print_comparison, print_sweeps
+from reports.compare.points import point_names
 from reports.compare.text import markdown, markdown_sweeps, told_change
 from reports.html.compare_page import render_comparison, render_sweep_comparison
 from reports.imports import read_results
 from reports.metrics import summarize
-from reports.run_folder import write_run
+from reports.run_folder import read_run, write_run
 from reports.subject import Subject
 from reports.traffic import Traffic
 from workloads.errors import InputError
@@ -294,6 +295,24 @@ def sweep_folder(folder, name, slow=1.0, loads=(1, 2, 4, 8), folders=True):
     content = {"schema_version": 1, "name": name, "axes": {"load.concurrency": list(loads)}, "points": points}
     (folder / "sweep.json").write_text(strict_json.dumps(content), "utf-8")
     return folder
+
+
+def test_points_of_a_sweep_are_called_by_what_was_swept_between_them(tmp_path):
+    folder = sweep_folder(tmp_path / "a", "s")
+
+    def names(*runs):
+        return [s.name for s in compare([Subject.of(read_run(r), str(r)) for r in runs], force=True).subjects]
+
+    place = folder / "points"
+    assert names(place / "concurrency=1", place / "concurrency=8") == ["concurrency 1", "concurrency 8"]
+    raw = json.loads((folder / "sweep.json").read_text())
+    for point, preset in zip(raw["points"], ["vllm", "sglang"], strict=False):
+        point["values"] = {"load.concurrency": 4, "engine.preset": preset}
+    (folder / "sweep.json").write_text(json.dumps(raw))
+    assert names(place / "concurrency=1", place / "concurrency=2") == ["vllm", "sglang"]
+    assert point_names([str(place / "concurrency=1" / "run.json"), str(tmp_path)]) == ["", ""]
+    (folder / "sweep.json").write_text("{")
+    assert names(place / "concurrency=1", place / "concurrency=2") == ["concurrency=1", "concurrency=2"]
 
 
 def test_sweeps_are_held_point_by_point(tmp_path):
