@@ -29,7 +29,6 @@ from sim.cost.operators import (
     Wait,
 )
 from sim.hardware.gpu import GPUSpec
-from sim.hardware.links import through_host
 from sim.models.linears import Linear, expert_tensor_ways, lm_head
 from sim.models.spec import ModelSpec
 from sim.quantization.kv import KVMode, kv_mode_for
@@ -324,9 +323,8 @@ class Assembler:
         link = self.gpu.ring_link(self.tp)
         if self.tp > self.gpu.gpus_per_node:
             self.uncertainty["all_reduce"] = ACROSS_NODES
-        if link.name == "pcie":
+        if self.gpu.through_host(self.tp):
             self.uncertainty["all_reduce"] = THROUGH_HOST
-            link = through_host(link)
         analytic = AllReduce(table[str(degree)], link, self.tp, 2.0 * self.model.hidden)
         return self.table.all_reduce(analytic, self.tp, 2.0 * self.model.hidden) if self.table else analytic
 

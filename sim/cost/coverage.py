@@ -95,7 +95,7 @@ def outside(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMo
     if model.mla is None and model.head_dim > WIDEST_HEAD:
         found.append(f"heads {model.head_dim} wide (measured: 64 and {WIDEST_HEAD})")
     parallel = config.parallel
-    if parallel.tensor > 1 and not gpu.has_fast_link:
+    if parallel.tensor > 1 and gpu.through_host(parallel.tensor):
         found.append("all-reduce over PCIe (measured: NVLink; host memory in between makes it several times slower)")
     if parallel.pipeline > 1:
         found.append("pipeline stages (measured: tensor parallelism alone)")
@@ -103,6 +103,8 @@ def outside(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMo
         found.append("experts spread over replicas (measured: one rank's experts; links by data sheet)")
     if parallel.tensor > 8:
         found.append("more than 8 GPUs a group (measured: 2, 4, 8)")
+    elif parallel.tensor > gpu.gpus_per_node:
+        found.append("all-reduce between nodes (by data sheet, within a factor of two)")
     if config.max_model_len > LONGEST_CONTEXT:  # a model's own limit says little about the requests it gets
         found.append(f"contexts of {config.max_model_len:,} tokens (measured up to {LONGEST_CONTEXT:,})")
     return found

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sim.hardware.links import LINKS, NETWORKS, Link, around_nodes, from_node_to_node, load_link
+from sim.hardware.links import LINKS, NETWORKS, Link, around_nodes, from_node_to_node, load_link, through_host
 from workloads.errors import InputError, Place, unknown_name
 
 GIB = 1 << 30
@@ -70,8 +70,12 @@ class GPUSpec:
 
     @property
     def has_fast_link(self) -> bool:
-        """Whether GPUs of a node reach each other faster than over PCIe."""
-        return self.link_bandwidth > self.pcie
+        """Whether GPUs of a node reach each other without PCIe and the host."""
+        return bool(self.link) and self.link_bandwidth > 0
+
+    def through_host(self, ways: int) -> bool:
+        """Whether `ways` GPUs, as many of them as share a node, have nothing better than PCIe (a bridge joins pairs only)."""
+        return not self.has_fast_link or (self.link == "nvlink-bridge" and min(ways, self.gpus_per_node) > 2)
 
     def placed(self, link: str = "", network: str = "", gpus_per_node: int = 0) -> GPUSpec:
         """The same GPU in other machines; what is not given stays.
@@ -85,6 +89,8 @@ class GPUSpec:
         changes: dict[str, Any] = {}
         if gpus_per_node:
             changes["gpus_per_node"] = gpus_per_node
+            if self.link == "mesh" and 1 < gpus_per_node < self.gpus_per_node:  # each link of a card stays what it is
+                changes["link_bandwidth"] = self.link_bandwidth * (gpus_per_node - 1) / (self.gpus_per_node - 1)
         if network:
             changes["network"] = _of_kind("network", network, True).name
         if link:
@@ -104,17 +110,19 @@ class GPUSpec:
         """
         if ways > self.gpus_per_node:
             return from_node_to_node(LINKS[self.network])
-        if not self.has_fast_link or (self.link == "nvlink-bridge" and ways > 2):
+        if self.through_host(ways):
             return Link("pcie", self.pcie, 5e-6, "through the host")
         if self.link == "mesh":
             return Link("mesh", self.link_bandwidth * (ways - 1) / (self.gpus_per_node - 1), 3e-6, "full mesh")
         return Link(self.link, self.link_bandwidth, 2e-6, "inside the node")
 
     def ring_link(self, ways: int) -> Link:
-        """What a collective that goes around `ways` GPUs runs on."""
-        if ways <= self.gpus_per_node:
-            return self.group_link(ways)
-        return around_nodes(LINKS[self.network], self.gpus_per_node, max(self.link_bandwidth, self.pcie))
+        """What a collective that goes around `ways` GPUs runs on; where it leaves a node, no better than inside."""
+        most = self.gpus_per_node
+        inside = self.group_link(min(ways, most)) if most > 1 or not self.has_fast_link else None
+        if inside is not None and inside.name == "pcie":
+            inside = through_host(inside)
+        return inside if ways <= most else around_nodes(LINKS[self.network], most, inside)
 
     @property
     def host_link(self) -> Link:

@@ -72,17 +72,19 @@ def from_node_to_node(network: Link) -> Link:
     return Link(network.name, _SENT * network.bandwidth, max(network.latency, _SEND_LATENCY), network.about)
 
 
-def around_nodes(network: Link, nics: int, inside: float) -> Link:
+def around_nodes(network: Link, nics: int, inside: Link | None) -> Link:
     """A collective that goes around the GPUs of several nodes, of which each has `nics` network adapters, one a GPU.
 
     Its rings leave a node through all of them at once. An all-reduce of 64 MiB between two A100 nodes of 1, 2 and 4 GPUs moves 6,
     12 and 22 GB/s, half of as many 100 Gbit/s adapters; 2 KiB take 63 us over 8 GPUs and 65 us over 16 (Vidur's profiling).
 
     Args:
-        inside: what bounds it: bytes/s of a GPU within its node.
+        inside: what it runs on within a node, which bounds it; None where nothing is known to.
     """
-    bandwidth = min(_AROUND * network.bandwidth * nics, inside)
-    return Link(f"{network.name} x {nics}", bandwidth, max(network.latency, _HOP_LATENCY), network.about)
+    bandwidth, latency = _AROUND * network.bandwidth * nics, max(network.latency, _HOP_LATENCY)
+    if inside is not None:
+        bandwidth, latency = min(bandwidth, inside.bandwidth), max(latency, inside.latency)
+    return Link(f"{network.name} x {nics}", bandwidth, latency, network.about)
 
 
 def through_host(link: Link) -> Link:

@@ -185,6 +185,7 @@ TRACED = {
     "slo": {"ttft_ms": 1000},
 }
 CLOSED = {"load": {"mode": "closed", "concurrency": 4}}
+NODES = {"backend.gpu": "h100-sxm", "engine.parallel.tensor": 4, "backend.gpus_per_node": 1}
 RESERVING = {"engine.preset": "tensorrt-llm", "engine.kv.capacity_tokens": 9000}
 OTHERS = {
     "name": Case(("another",)),
@@ -193,14 +194,12 @@ OTHERS = {
     "backend.name": Case(refused=(({}, "torchh"),)),
     "backend.gpu": Case(("a10g", "h100-sxm")),
     "backend.link": Case(("nvlink4", "pcie3"), {"engine.parallel.tensor": 2}),
-    "backend.network": Case(("ethernet-100g", "infiniband-xdr"), {"engine.parallel.tensor": 2, "backend.gpus_per_node": 1}),
-    "backend.gpus_per_node": Case((1, 2), {"engine.parallel.tensor": 4}),
+    "backend.network": Case(("ethernet-100g", "infiniband-xdr"), NODES),
+    "backend.gpus_per_node": Case((2, 4), NODES, baseline=False),
     # what only one of the two worlds reads is told (tests in test_real_backend.py), so that one file runs in both
     "backend.load": Case(),
     "backend.dtype": Case(),
     "backend.device": Case(),
-    "backend.base_url": Case(refused=(({}, "http://localhost:8000/v1"),)),
-    "backend.api_key_env": Case(refused=(({}, "KEY"),)),
     **{
         f"cost.{key}": Case() for key in ("model", "tables", "calibration", "routing_skew")
     },  # tests in test_cost_section.py

@@ -119,6 +119,22 @@ def test_the_same_gpu_in_other_machines():
     assert gpu.placed(network="ethernet").group_link(16).name == "ethernet-100g"
 
 
+@pytest.mark.parametrize("name", ["l40s", "rtx-4090", "mi300x", "h100-sxm", "a100-sxm"])
+def test_more_nodes_are_never_faster_than_one(name):
+    gpu = load_gpu(name)
+    constants = load_constants(gpu, "vllm").all_reduce["8"]
+    for size in (8192, 1 << 20, 1 << 26):
+        times = [
+            AllReduce(constants, gpu.placed(gpus_per_node=each).ring_link(8), 8, size).seconds(1) for each in (8, 4, 2)
+        ]
+        assert times == sorted(times)
+
+
+def test_links_of_a_mesh_stay_what_they_are():
+    gpu = load_gpu("mi300x")
+    assert gpu.placed(gpus_per_node=2).group_link(2).bandwidth == pytest.approx(gpu.group_link(2).bandwidth)
+
+
 @pytest.mark.parametrize(
     ("given", "key", "said"),
     [
