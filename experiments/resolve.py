@@ -89,6 +89,7 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     warnings = [
         *draft.notices,
         *_unread(workload),
+        *_one_node(workload, gpu, budget.gpus),
         *([model.notes] if model.notes.startswith(UNKNOWN_FAMILY) else ()),
         *getattr(cost, "notes", ()),
         *_oracles(engine),
@@ -110,6 +111,16 @@ def _gpu(workload: Workload) -> GPUSpec:
     except InputError as error:
         key = f"backend.{error.place.key or 'gpu'}"
         raise workload.error(key, error.message, error.hint) from None
+
+
+def _one_node(workload: Workload, gpu: GPUSpec, gpus: int) -> list[str]:
+    """A network that nothing crosses: told, and no error, since another point of a sweep may cross it."""
+    if workload.backend.network is None or gpus > gpu.gpus_per_node:
+        return []
+    share = "one GPU is" if gpus == 1 else f"{gpus} GPUs are"
+    return [
+        f"backend.network has no effect: {share} in one node of {gpu.gpus_per_node} (backend.gpus_per_node, engine.parallel)"
+    ]
 
 
 def _resolve_real(workload: Workload, progress: Progress | None) -> Resolved:

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from experiments.workload_file import Source
 
 
-def _url(text: str) -> str:
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        good = False
-    if not good:
-        raise Wrong(f"expected a URL such as http://localhost:8000/v1, got {text!r}")
-    return text
-
-
 def model_source(name: str, folder: Path) -> str:
     """A model's name, or its path where there is a folder or config.json of that name beside the workload file."""
     try:
@@ -82,8 +69,6 @@ class BackendSection(Section):
         load: real models: `auto` reads the checkpoint, `dummy` makes weights up, so that none is needed.
         dtype: real models: of weights, activations and KV; `auto` is the checkpoint's own.
         device: real models: `cpu` or `cuda`; `auto` is a GPU where there is one.
-        base_url: `http` only: the server's OpenAI-compatible root.
-        api_key_env: `http` only: the environment variable that holds its key (the key itself is never written down).
     """
 
     name: Annotated[str, registered("backend")] = "sim"
@@ -94,19 +79,11 @@ class BackendSection(Section):
     load: Literal["auto", "dummy"] | None = None
     dtype: Literal["auto", "bf16", "fp16", "fp32"] | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
-    base_url: Annotated[str, AfterValidator(_url)] | None = None
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> BackendSection:
         if self.name == "sim" and self.gpu is None:
             raise Wrong("the simulator needs a GPU", "such as {name: sim, gpu: h100-sxm}; see `bench list gpus`")
-        if self.name == "http" and self.base_url is None:
-            raise Wrong("http needs a base_url", "such as {name: http, base_url: http://localhost:8000/v1}")
-        if self.name != "http":
-            for key in ("base_url", "api_key_env"):
-                if getattr(self, key) is not None:
-                    raise Wrong(f"{key} belongs to backend http, not to {self.name}", "remove it", key)
         return self
 
 

@@ -139,3 +139,15 @@ def test_traffic_is_made_once_and_declared_by_the_rule() -> None:
     resolved = resolve(workload({"traffic.max_tokens": {"fixed": 10}}))
     assert resolved.traffic is resolved.traffic
     assert set(resolved.traffic.max_tokens.tolist()) == {10}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "nodes", "told"),
+    [({}, {}, "one GPU is in one node of 8"), ({"tensor": 4}, {}, "4 GPUs are in one node of 8"),
+     ({"tensor": 4}, {"backend.gpus_per_node": 2}, ""), ({"pipeline": 2}, {"backend.gpus_per_node": 1}, "")],
+)  # fmt: skip
+def test_a_network_that_nothing_crosses_is_told(parallel: dict, nodes: dict, told: str) -> None:
+    network = {"backend.network": "ethernet-100g", **nodes, "engine.parallel": parallel}
+    found = [text for text in resolve(workload(network)).warnings if text.startswith("backend.network")]
+    assert len(found) == bool(told) and all(told in text for text in found)
+    assert not any(text.startswith("backend.network") for text in resolve(workload()).warnings)

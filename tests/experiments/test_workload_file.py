@@ -169,13 +169,9 @@ CASES = {
         MODEL + "backend: {name: simm, gpu: h100-sxm}\n" + TRAFFIC,
         ["w.yaml:2: backend.name: unknown backend"],
     ),
-    "base_url without http": (
-        MODEL + "backend: {name: sim, gpu: h100-sxm, base_url: 'http://x'}\n" + TRAFFIC,
-        ["w.yaml:2: backend.base_url: base_url belongs to backend http, not to sim (remove it)"],
-    ),
-    "not a URL": (
-        MODEL + "backend: {name: sim, gpu: h100-sxm, base_url: 'localhost:80'}\n" + TRAFFIC,
-        ["expected a URL"],
+    "a backend that is not there": (
+        MODEL + "backend: {name: http, base_url: 'http://x'}\n" + TRAFFIC,
+        ["w.yaml:2: backend.name: unknown backend", "w.yaml:2: backend.base_url: unknown key"],
     ),
     "both kinds of traffic": (
         HEAD + "traffic:\n  trace: {path: chat.jsonl}\n  synthetic: {requests: 1, input_tokens: 1, output_tokens: 1}\n",
