@@ -63,9 +63,22 @@ def _index() -> dict[str, ModelSpec]:
     return found
 
 
+@cache
+def _contexts() -> dict[str, int]:
+    """Fine-tunes whose context is another than that of the row whose shape they have."""
+    text = (files("sim") / "data" / "contexts.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {name: int(row["max_position"]) for row in rows for name in row["names"].split()}
+
+
+def _bare(name: str) -> str:
+    """A name in lower case, without organisation."""
+    return name.lower().rstrip("/").rsplit("/", 1)[-1].replace("_", "-")
+
+
 def _plain(name: str) -> str:
     """A name as it is compared: lower case, without organisation, without the words that do not change the shape."""
-    name = name.lower().rstrip("/").rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
+    name = _bare(name).removeprefix("meta-")
     while (shorter := _VARIANTS.sub("", name)) != name:
         name = shorter
     return name
@@ -89,12 +102,17 @@ def find_model(name: str) -> ModelSpec:
     index = _index()
     plain = _plain(name)
     if plain in index:
-        return index[plain]
+        return _in_context(index[plain], _bare(name))
     base, mode = _split_quantization(plain)
     if mode and _plain(base) in index:
-        spec = index[_plain(base)]
+        spec = _in_context(index[_plain(base)], base)
         return replace(spec, name=f"{spec.name}-{mode}", hf_id=name, native_quantization=mode)
     raise _unknown(name, plain, (spec.name for spec in list_models()))
+
+
+def _in_context(spec: ModelSpec, name: str) -> ModelSpec:
+    context = _contexts().get(name, spec.max_position)
+    return spec if context == spec.max_position else replace(spec, max_position=context)
 
 
 def hub_id(written: str) -> str:

@@ -1,6 +1,8 @@
 """Finding models by the names people use."""
 
+import csv
 from contextlib import suppress
+from importlib.resources import files
 
 import pytest
 from hypothesis import given
@@ -73,6 +75,22 @@ def test_context_lengths_differ_where_shapes_do_not():
     assert load_model("Llama-3-8B").max_position == 8192
     assert load_model("Llama-3.1-8B").max_position == 131072
     assert load_model("Llama-3-8B").params_total == load_model("Llama-3.1-8B").params_total
+    for name, context in (
+        ("Qwen/Qwen2.5-32B", 131072), ("Qwen/Qwen2.5-32B-Instruct", 32768), ("qwen2.5-32b-instruct", 32768),
+        ("Qwen/Qwen2.5-32B-Instruct-AWQ", 32768), ("Qwen/Qwen2.5-Coder-32B-Instruct", 32768), ("Qwen/QwQ-32B", 40960),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", 131072), ("Qwen/Qwen2.5-Math-7B", 4096),
+        ("Qwen/Qwen3-30B-A3B", 40960), ("Qwen/Qwen3-30B-A3B-Instruct-2507", 262144),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 262144),
+    ):  # fmt: skip
+        assert load_model(name).max_position == context, name
+
+
+def test_every_fine_tune_with_a_context_of_its_own_is_known():
+    rows = list(csv.DictReader((files("sim") / "data" / "contexts.csv").read_text("utf-8").splitlines()))
+    names = [name for row in rows for name in row["names"].split()]
+    assert len(names) == len(set(names)) and all(row["source"] for row in rows)
+    for row in rows:
+        assert {find_model(name).max_position for name in row["names"].split()} == {int(row["max_position"])}
 
 
 @pytest.mark.parametrize(
