@@ -24,6 +24,7 @@ from reports.run_folder import versions
 from reports.subject import Subject
 from reports.traffic import Traffic, differences
 from reports.wording import clean
+from reports.write_file import replace_text
 from workloads.errors import InputError, OutputError, Place, unknown_name
 
 SCHEMA_VERSION = 1
@@ -282,9 +283,4 @@ def _write(baseline: Baseline, path: Path) -> None:
         "versions": baseline.versions,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.write_text(strict_json.dumps(content) + "\n", "utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_text(path, strict_json.dumps(content) + "\n")

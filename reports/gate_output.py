@@ -18,6 +18,7 @@ from reports.baseline import HIGHER, LOWER
 from reports.gate import GateResult
 from reports.uncertainty import interval_of
 from reports.wording import clean
+from reports.write_file import replace_text
 from workloads.errors import OutputError
 
 _NOT_XML = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
@@ -140,15 +141,18 @@ def unit(metric: str) -> str:
 
 
 def write_text(path: Path, text: str, *, append: bool = False) -> None:
-    """Write a file, or add to it; folders are made.
+    """Write a file whole or not at all, or add to it; folders are made.
 
     Raises:
         OutputError: it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a" if append else "w", encoding="utf-8") as file:
-            file.write(text)
+        if append:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            replace_text(path, text)
     except (OSError, ValueError) as error:
         raise OutputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 

@@ -52,9 +52,9 @@ def _table(first: Sequence[str], others: Sequence[str], console: Console) -> Tab
     table = Table()
     for i, name in enumerate(first):
         last = i == len(first) - 1
-        table.add_column(_shown(name, console), justify="right" if last else "left", overflow="fold")
+        table.add_column(Text(_shown(name, console)), justify="right" if last else "left", overflow="fold")
     for name in others:
-        table.add_column(_shown(name, console), justify="right", overflow="fold")
+        table.add_column(Text(_shown(name, console)), justify="right", overflow="fold")
         table.add_column("change", justify="right", overflow="fold")
         table.add_column("", overflow="fold")
     return table
@@ -76,7 +76,7 @@ def _print_settings(comparison: Comparison, console: Console) -> None:
         return
     table = Table(title=Text("Set otherwise", "bold"), title_justify="left")
     for name in ("setting", *(s.name for s in comparison.subjects)):
-        table.add_column(_shown(name, console), overflow="fold")
+        table.add_column(Text(_shown(name, console)), overflow="fold")
     for key, values in list(comparison.settings.items())[:MOST_SETTINGS]:
         table.add_row(*(Text(_shown(cell, console)) for cell in (clean(key, 80), *(setting(v, 60) for v in values))))
     console.print(table)

@@ -38,6 +38,13 @@ FIGURES = (
 )  # fmt: skip
 
 
+def _plain(value: Any) -> Any:
+    """1 and 1.0 are one value, and so is what the last digits of a logarithmic axis make of 4."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return float(f"{value:.12g}")
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One point of a sweep: its values by key, its summary, and where its folder is there, that and its traffic."""
@@ -49,8 +56,8 @@ class Point:
 
     @property
     def key(self) -> str:
-        """What finds the same point in another sweep."""
-        return json.dumps(self.values, sort_keys=True, default=str)
+        """What finds the same point in another sweep, however its numbers are written there."""
+        return json.dumps({key: _plain(value) for key, value in self.values.items()}, sort_keys=True, default=str)
 
     def label(self) -> str:
         """The values in short."""

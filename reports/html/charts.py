@@ -200,17 +200,26 @@ def _mark(points: list, s: Series, x: Scale, y: Scale, dash: str) -> str:
 
 
 def _percentile_marks(d: Distribution, factor: float, unit: str, x: Scale, y: Scale) -> str:
+    """A line at each percentile, with its name beside it in a row of its own.
+
+    A line starts in its row and goes down, so that a name crosses no other line: right of its line where the lines to the right
+    start lower; where the last would not fit there, all names are left of theirs, and the lines to the left start lower.
+    """
+    found = [(p, x(value * factor), f"p{p} {number(value * factor, unit)}")
+             for p in (50, 95, 99) if (value := d.percentile(p)) is not None]  # fmt: skip
+    left = bool(found) and any(at + 5 + _wide(label) > x.end for _, at, label in found)
     parts = []
-    for row, p in enumerate((50, 95, 99)):
-        value = d.percentile(p)
-        if value is None:
-            continue
-        at, height = x(value * factor), TOP + 2 + 14 * row
-        flip = at > x.end - 120
+    for row, (p, at, label) in enumerate(reversed(found) if left else found):
+        height = TOP + 2 + 14 * row
+        flip = left and at - 5 - _wide(label) >= x.start
         parts.append(line(at, height - 8, at, y.start, f"pct p{p}"))
-        label = f"p{p} {number(value * factor, unit)}"
         parts.append(text(at + (-5 if flip else 5), height, label, anchor="end" if flip else "start", kind="mark"))
     return "".join(parts)
+
+
+def _wide(label: str) -> float:
+    """Pixels that a label takes, rather more than less."""
+    return 6.8 * len(label)
 
 
 def _long_tailed(d: Distribution) -> bool:

@@ -77,6 +77,8 @@ def curves(
     reach = [end for s in spots for end in s.ends or () if end > 0 or not log_y]
     y = upwards(*fit([s.y for s in spots] + limit + reach, log=log_y), log_y)
     parts = [frame(x, y, x_title, y_title, x_labels=x_labels)]
+    if len(marks.front) > 1:  # broad and under the curves, which it often follows
+        parts.append(f'<path d="{path([(x(a), y(b)) for a, b in marks.front])}" class="front"/>')
     for i, curve in enumerate(lines):
         points = [(x(s.x), y(s.y)) for s in curve.spots]
         paint = colour(curve.shade)
@@ -180,8 +182,6 @@ def _marks(marks: Marks, x: Scale, y: Scale) -> list[str]:
         parts.append(line(x.start, y(value), x.end, y(value), "limit"))
         # below the line where the axis title stands above it
         parts.append(text(x.start + 6, y(value) + (14 if y(value) < y.end + 14 else -5), label, kind="mark"))
-    if len(marks.front) > 1:
-        parts.append(f'<path d="{path([(x(a), y(b)) for a, b in marks.front])}" class="front"/>')
     for place, height, label in marks.knees:
         a, b = x(place), y(height)
         if label:

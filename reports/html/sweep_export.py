@@ -128,4 +128,4 @@ def _marks(axes: Any, plot: Plot) -> None:
         where = axes.get_yaxis_transform()
         axes.text(0.01, value, clean(label, 40), transform=where, va="bottom", fontsize=8).set_in_layout(False)
     if len(plot.marks.front) > 1:
-        axes.plot(*zip(*plot.marks.front, strict=True), color="black", linewidth=1, linestyle=(0, (3, 3)))
+        axes.plot(*zip(*plot.marks.front, strict=True), color="black", linewidth=6, alpha=0.16, zorder=1)

@@ -10,7 +10,7 @@ from reports.html.svg import Figure
 from reports.html.sweep_series import MOST_BANDS, Sweep, Take, on_axis, take
 from reports.knee import Knee
 
-FRONT = "dashed: points that no other beats in both"
+FRONT = "broad line: points that no other beats in both"
 OPEN = "hollow points: overloaded, so that latency depends on how long the run lasted"
 _STATS = (("p50", 0, "median"), ("p95", 1, "p95"), ("p99", 4, "p99"))
 _VARIES = 1.5  # longest by shortest context, from which on concurrency is drawn against it

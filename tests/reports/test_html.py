@@ -13,8 +13,9 @@ from synthetic_runs import make_requests, make_run, simulated_run
 
 from reports.html import render_report, render_sweep
 from reports.html.charts import distribution
-from reports.html.curves import pareto
+from reports.html.curves import Curve, Marks, Spot, curves, pareto
 from reports.html.scales import Scale, fit, linear_ticks, log_ticks, tick_label
+from reports.html.svg import WIDTH
 from reports.html.template import script_json
 from reports.html.timeline_figures import Thinned
 from reports.metrics import summarize
@@ -202,6 +203,36 @@ def test_percentiles_are_marked_only_where_they_exist():
     assert ">p95" in few
     assert ">p99" not in few
     assert ">p99" in distribution("ttft", "TTFT", Distribution.of(np.linspace(0.1, 1, 100))).svg
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.linspace(0.1, 1, 200),
+        np.r_[np.linspace(0.1, 1, 180), np.full(20, 1.0)],
+        np.geomspace(0.01, 50, 400),
+        np.full(99, 3.0),
+    ],
+)
+def test_names_of_percentiles_cross_no_line_and_stay_inside(values):
+    svg = distribution("ttft", "TTFT", Distribution.of(values)).svg
+    lines = {
+        p: (float(x), float(top))
+        for x, top, p in re.findall(r'<line x1="([\d.]+)" y1="([\d.]+)"[^>]*class="pct (p\d+)"', svg)
+    }
+    names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="mark" text-anchor="(\w+)">((p\d+)[^<]+)<', svg)
+    assert len(names) == len(lines) >= 2
+    for at, height, anchor, label, own in names:
+        wide = 6.2 * len(label)
+        box = (float(at) - wide, float(at)) if anchor == "end" else (float(at), float(at) + wide)
+        assert 40 < box[0] < box[1] < WIDTH
+        assert not [p for p, (x, top) in lines.items() if p != own and box[0] < x < box[1] and top < float(height) - 10]
+
+
+def test_the_front_lies_under_the_curves():
+    marks = Marks(front=[(1, 1), (2, 2)])
+    svg = curves("k", "t", [Curve("a", [Spot(1, 1, ""), Spot(2, 2, "")], 0)], "x", "y", marks=marks).svg
+    assert 0 < svg.index('class="front"') < svg.index("data-series")
 
 
 @given(st.lists(st.floats(0, 1e5), min_size=1, max_size=60))
