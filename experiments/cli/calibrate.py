@@ -52,6 +52,7 @@ def calibrate(
       bench calibrate timings.csv --run loads.csv --workload chat.yaml -o mine.toml
     """
     from experiments.calibrate import calibration_text, read_loads
+    from reports.write_file import replace_text
     from sim.cost.assemble import check_engine
     from workloads.errors import InputError, OutputError, Place
 
@@ -80,7 +81,7 @@ def calibrate(
         serving = _served(workload, read_loads(run), given, calibration_text(gpu, engine, refits, None, before))
     text = calibration_text(gpu, engine, refits, serving, before)
     try:
-        out.write_text(text, encoding="utf-8")
+        replace_text(out, text)
     except OSError as error:
         raise OutputError(f"cannot write {out}: {error.strerror}") from None
     if json:

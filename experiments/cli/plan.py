@@ -186,10 +186,11 @@ def _check(out: Path) -> None:
 
 
 def _write(out: Path, text: str) -> None:
+    from reports.write_file import replace_text
     from workloads.errors import OutputError
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, "utf-8")
+        replace_text(out, text)
     except OSError as error:
         raise OutputError(f"cannot write {out}: {error.strerror or error}") from error

@@ -146,11 +146,12 @@ def _data(subject: Subject | None, path: Path) -> RunData:
 def _renew(run: Path, data: RunData, summary: dict[str, Any]) -> None:
     from reports.html import render_report
     from reports.run_folder import REPORT, RUN
+    from reports.write_file import replace_text
     from workloads.errors import OutputError
 
     page = (run.parent if run.name == RUN else run) / REPORT
     try:
-        page.write_text(render_report(data, summary), "utf-8")
+        replace_text(page, render_report(data, summary))
     except OSError as error:
         raise OutputError(f"cannot write {page}: {error.strerror or error}") from error
 

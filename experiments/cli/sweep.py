@@ -175,9 +175,9 @@ def _show(result: SweepResult) -> None:
     table = Table(title=Text(clean(result.name, 80), "bold"), title_justify="left")
     for title, values in zip(titles, result.axes.values(), strict=True):
         numbers = all(isinstance(value, int | float) for value in values)
-        table.add_column(title, justify="right" if numbers else "left", overflow="fold")
+        table.add_column(Text(title), justify="right" if numbers else "left", overflow="fold")
     for title, _ in columns:
-        table.add_column(title, justify="right")
+        table.add_column(Text(title), justify="right")
     for point, cells in zip(result.points, names, strict=True):
         row = [Text(cell) for cell in cells]
         if point.summary:

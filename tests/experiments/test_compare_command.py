@@ -61,6 +61,19 @@ def test_table_page_markdown_and_json(two: tuple[Path, Path], tmp_path: Path) ->
     assert printed.startswith("|")
 
 
+def test_names_with_markup_are_shown_as_they_are(two: tuple[Path, Path]) -> None:
+    done = bench("compare", *two, "--name", "[red]a[/red]", "--name", "[/]b")
+    assert done.exit_code == 0, done.output
+    assert "[/]b" in done.stdout
+
+
+def test_points_are_the_same_however_their_numbers_are_written() -> None:
+    from reports.compare.sweeps import Point
+
+    keys = {Point({"a": value, "b": True}, {}, None, None).key for value in (4, 4.0, 3.999999999999999)}
+    assert len(keys) == 1 and Point({"a": 1}, {}, None, None).key != Point({"a": True}, {}, None, None).key
+
+
 def test_other_traffic_exits_2_and_says_what(workload: Path, two: tuple[Path, Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
     assert bench("run", workload, "--out", other, "-q", "--set", "traffic.synthetic.requests=30").exit_code == 0
