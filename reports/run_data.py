@@ -62,6 +62,9 @@ class Requests:
     def __len__(self) -> int:
         return len(self.request)
 
+    def __repr__(self) -> str:
+        return f"<Requests: {len(self):,}, {int((self.status == FINISHED).sum()):,} finished>"
+
 
 @dataclass(slots=True)
 class TokenTimes:
@@ -82,6 +85,9 @@ class TokenTimes:
     first_step: np.ndarray
     steps: np.ndarray
     step_ends: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"<TokenTimes: {len(self.request):,} segments over {len(self.step_ends):,} steps>"
 
 
 @dataclass(slots=True)
@@ -131,6 +137,9 @@ class Timeline:
             if getattr(self, name) is None:
                 setattr(self, name, np.full(len(self.time), np.nan))
 
+    def __repr__(self) -> str:
+        return f"<Timeline: {len(self.time):,} buckets of {self.width:.4g} s>"
+
 
 @dataclass(slots=True)
 class RunData:
@@ -160,3 +169,8 @@ class RunData:
     warnings: list[str]
     notes: list[str]
     host: dict
+
+    def __repr__(self) -> str:
+        """One line, for notebooks; `reports.metrics.summarize` has the figures."""
+        name, backend, end = (self.info.get(key) for key in ("name", "backend", "end"))
+        return f"<RunData {name!r} on {backend}: {self.requests!r}, {self.timeline!r}, {end or 0:.4g} s>"

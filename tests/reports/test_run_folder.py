@@ -326,3 +326,13 @@ def test_a_sweep_is_told_from_a_folder_of_another_kind(tmp_path):
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(InputError, match=r"a sweep: its runs are in .*points"):
         read_run(tmp_path)
+
+
+def test_a_run_shows_itself_in_one_line(run):
+    told = repr(run)
+    assert len(told) < 200 and "\n" not in told and "array" not in told
+    assert (
+        repr(str(run.info["name"])) in told
+        and f"Requests: 150, {(run.requests.status == 'finished').sum()} finished" in told
+    )
+    assert all(len(repr(part)) < 100 for part in (run.requests, run.tokens, run.timeline))
