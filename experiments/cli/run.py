@@ -88,6 +88,9 @@ def _draws(workload: Workload, intervals: bool) -> int:
     return DRAWS
 
 
+INTERRUPTED_RANGES = "interrupted"
+
+
 def run_one(
     workload: Any,
     out: Path | None,
@@ -149,13 +152,14 @@ def _resolve(workload: Workload, show: bool) -> Any:
 
 
 def _spread(resolved: Any, data: RunData, summary: dict, draws: int, show: bool) -> None:
-    """Find out what the cost model's errors do to the run; Ctrl-C does without."""
-    from contextlib import suppress
-
+    """Find out what the cost model's errors do to the run; after Ctrl-C the run is kept without."""
     from experiments.intervals import add_spread
 
-    with Progress("what errors of the cost model do", enabled=show) as progress, suppress(KeyboardInterrupt):
-        add_spread(resolved, data, summary, draws=draws, tell=lambda done, total: progress(done, total, "runs"))
+    try:
+        with Progress("what errors of the cost model do", enabled=show) as progress:
+            add_spread(resolved, data, summary, draws=draws, tell=lambda done, total: progress(done, total, "runs"))
+    except KeyboardInterrupt:
+        data.host["ranges"] = INTERRUPTED_RANGES
 
 
 def finish(data: RunData) -> None:
@@ -166,6 +170,9 @@ def finish(data: RunData) -> None:
     """
     if not data.info.get("complete", True):
         typer.echo("interrupted; what was done is kept", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if data.host.get("ranges") == INTERRUPTED_RANGES:
+        typer.echo("interrupted; the run is whole and kept, without the ranges of its figures", err=True)
         raise typer.Exit(INTERRUPTED)
     status = list(data.requests.status)
     if status and "finished" not in status:

@@ -180,6 +180,19 @@ def test_ctrl_c_keeps_what_is_done(workload: Path, runner: FakeRunner, tmp_path:
     assert read_run(tmp_path / "out").info["complete"] is False
 
 
+def test_ctrl_c_while_ranges_are_made_keeps_the_run(
+    workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.intervals.add_spread", interrupted)
+    done = bench("run", workload, "--out", tmp_path / "out")
+    assert done.exit_code == 130 and "without the ranges" in done.stderr
+    kept = read_run(tmp_path / "out")
+    assert kept.info["complete"] is True and "cost_spread" not in kept.info
+
+
 def test_ctrl_c_outside_the_engine(workload: Path, runner: FakeRunner, tmp_path: Path) -> None:
     runner.error = KeyboardInterrupt()
     done = bench("run", workload, "--out", tmp_path / "out")
