@@ -15,6 +15,14 @@ from experiments.cli import options
 GOOD, NOTE, BAD = "ok", "note", "problem"
 OLDEST_PYTHON = (3, 11)
 LEAST_DISK = 1 << 30
+USES = {
+    "engine": "the real engine needs it",
+    "ray": "only sweeps on a Ray cluster need it",
+    "notebooks": "only running notebooks needs it",
+    "docs": "only building the documentation needs it",
+    "oracles": "only tests that compare with other implementations need it",
+}
+"""Extras of the package, and what they are for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +72,36 @@ def _packages() -> list[Finding]:
         return [Finding("twinserve", BAD, "not installed; `pip install -e .` in its folder")]
     findings = [Finding("twinserve", GOOD, version("twinserve"))]
     for requirement in asked:
-        text, _, marker = requirement.partition(";")
-        extra = marker.split("==")[1].strip().strip("\"'") if "extra" in marker else ""
-        if extra == "dev":
-            continue
-        findings.append(_package(text.strip(), extra))
+        text, extra = parts(requirement)
+        if extra != "dev":
+            findings.append(_package(text, extra))
     return findings
+
+
+def parts(requirement: str) -> tuple[str, str]:
+    """Name with bounds, and the extra that asks for it ("" for none), of a requirement such as `ray>=2; extra == "ray"`."""
+    import re
+
+    text, _, marker = requirement.partition(";")
+    found = re.search(r"""\bextra\s*==\s*["']([^"']+)["']""", marker)
+    return text.strip(), found.group(1) if found else ""
+
+
+def install(extra: str) -> str:
+    """The command that adds an extra to this installation: from the folder that it is from, where that is known."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        origin = json.loads(distribution("twinserve").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = urlsplit(origin.get("url", ""))
+    if url.scheme != "file":
+        return f"pip install 'twinserve[{extra}]'"
+    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}'{unquote(url.path)}[{extra}]'"
 
 
 def _package(requirement: str, extra: str) -> Finding:
@@ -81,7 +113,7 @@ def _package(requirement: str, extra: str) -> Finding:
         have = version(name)
     except PackageNotFoundError:
         if extra:
-            return Finding(name, NOTE, f"not installed (the real engine needs it: pip install 'twinserve[{extra}]')")
+            return Finding(name, NOTE, f"not installed ({USES.get(extra, 'optional')}: {install(extra)})")
         return Finding(name, BAD, f"not installed, {requirement} is needed: pip install '{requirement}'")
     good = _satisfies(have, requirement.removeprefix(name))
     return Finding(name, GOOD if good else BAD, have if good else f"{have}, but {requirement} is needed")
@@ -126,11 +158,11 @@ def _disk() -> Finding:
 
 def _devices() -> list[Finding]:
     """The devices that torch sees, and which backends can run here, or why not."""
-    from backends.extra import INSTALL, missing
+    from backends.extra import missing
 
     simulated = Finding("backend sim", GOOD, "runs here")
     if names := missing():
-        why = f"{', '.join(names)} not installed: {INSTALL}"
+        why = f"{', '.join(names)} not installed: {install('engine')}"
         return [simulated, Finding("backend torch", NOTE, why), Finding("backend triton", NOTE, why)]
     if not _has_folder():  # torch's own libraries then end the process
         return [

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_runner import FakeRunner
@@ -17,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from experiments.cli import app
 from experiments.cli.commands import COMMANDS, application
-from experiments.cli.doctor import _satisfies
+from experiments.cli.doctor import USES, _satisfies, install, parts
 from experiments.cli.lists import KINDS, LISTS
 from experiments.cli.progress import Progress
 from experiments.workload_file import load_workload
@@ -303,6 +305,24 @@ def test_a_bundled_trace_is_what_its_specification_makes(tmp_path: Path) -> None
     assert other.exit_code == 0
     assert (tmp_path / "other.jsonl").read_bytes() != (tmp_path / "code.jsonl").read_bytes()
     assert bench("trace", "synth", folder / "code.synth.yaml", tmp_path / "x.jsonl", "--set", "a=1").exit_code == 2
+
+
+def test_doctor_knows_what_asks_for_a_package_and_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = (
+        """triton<3.8,>=3.6; (platform_system == "Linux" and platform_machine == "x86_64") and extra == "engine\""""
+    )
+    assert parts(platform) == ("triton<3.8,>=3.6", "engine")
+    assert parts("ray>=2.9 ; extra == 'ray'") == ("ray>=2.9", "ray") and parts("numpy>=1.26") == ("numpy>=1.26", "")
+    assert {extra for _, extra in map(parts, metadata.requires("twinserve"))} - {"", "dev"} == set(USES)
+    origins = {
+        '{"url": "file:///a%20b/twinserve", "dir_info": {"editable": true}}': "pip install -e '/a b/twinserve[engine]'",
+        '{"url": "file:///a/twinserve", "dir_info": {}}': "pip install '/a/twinserve[engine]'",
+        None: "pip install 'twinserve[engine]'",
+    }
+    for told, command in origins.items():
+        found = SimpleNamespace(read_text=lambda name, told=told: told)
+        monkeypatch.setattr(metadata, "distribution", lambda name, found=found: found)
+        assert install("engine") == command
 
 
 def test_doctor_sees_this_installation() -> None:
