@@ -16,6 +16,7 @@ from experiments.planner.evaluate import Evaluation
 from experiments.planner.plan import Plan, holds_surely
 from experiments.planner.prices import dollars
 from experiments.planner.quantization import BATCHES, Guide
+from experiments.planner.question import Question
 from experiments.planner.report import usd_per_million
 from experiments.planner.search import ALONE, BOUND, BUDGET, FAULT, MEMORY, SIMULATED, Found
 from experiments.planner.slo import told
@@ -34,7 +35,7 @@ def print_plan(plan: Plan, guide: Guide | None, *, all: bool = False, to_stderr:
     question, demand = plan.question, plan.question.demand()
     load = _load(demand)
     for label, text in (
-        ("model", question.model.name),
+        ("model", _model(question)),
         ("traffic", f"{load}, {demand.inputs:,.0f} tokens in and {demand.outputs:,.0f} out in the mean, "
                     f"at most {demand.longest:,}"),
         ("slo", told(question.limits)),
@@ -54,6 +55,13 @@ def print_plan(plan: Plan, guide: Guide | None, *, all: bool = False, to_stderr:
             console.print(piece, soft_wrap=isinstance(piece, Text))
     for note in (*question.notes, *demand.notes):
         console.print(Text(f"note: {clean(note, 500)}", "dim"), soft_wrap=True)
+
+
+def _model(question: Question) -> str:
+    """The model, and what was asked for where that is a fine-tune of it."""
+    name, asked = question.model.name, question.workload.model
+    same = asked.lower() in (name.lower(), question.model.hf_id.lower())
+    return name if same else f"{asked} (the shape of {name})"
 
 
 def _load(demand: Demand) -> str:

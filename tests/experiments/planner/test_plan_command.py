@@ -61,6 +61,9 @@ def test_the_head_says_what_the_rate_was_counted_from_and_the_answer_where_weigh
     assert "30 requests/s (" in head and " requests in " in head and "/s before --rate)" in head
     assert "weights: vLLM makes fp8 of the 16-bit checkpoint while it loads" in done.stdout
     plain = bench("llama-3-8b", "--traffic", traffic, *SLO, *QUICK)
+    tuned = bench("NousResearch/Meta-Llama-3-8B-Instruct", "--traffic", traffic, *SLO, *QUICK)
+    assert "NousResearch/Meta-Llama-3-8B-Instruct (the shape of Llama-3-8B)\n" in tuned.stdout
+    assert "model    Llama-3-8B\n" in plain.stdout
     assert "before --rate" not in plain.stdout and "weights: vLLM" not in plain.stdout
 
 
