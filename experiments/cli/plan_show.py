@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -61,7 +62,7 @@ def _model(question: Question) -> str:
     """The model, and what was asked for where that is a fine-tune of it."""
     name, asked = question.model.name, question.workload.model
     same = asked.lower() in (name.lower(), question.model.hf_id.lower())
-    return name if same else f"{asked} (the shape of {name})"
+    return name if same or Path(asked).exists() else f"{asked} (the shape of {name})"
 
 
 def _load(demand: Demand) -> str:
