@@ -12,6 +12,7 @@ import shlex
 from dataclasses import dataclass
 
 from experiments.planner.deployment import ONLINE, PLACE, TITLES, Deployment, notes
+from experiments.planner.settings import further_flags
 from workloads.errors import InputError
 
 PORT = 8000
@@ -85,7 +86,7 @@ def command(d: Deployment, node: int = 0) -> list[str]:
         words.append(flags.no_caching)
     if d.preset == "sglang-mixed":
         words.append("--enable-mixed-chunk")
-    return [*_launcher(d), *words, *flags.tail, *_of_node(d, node)]
+    return [*_launcher(d), *words, *further_flags(d), *flags.tail, *_of_node(d, node)]
 
 
 def _launcher(d: Deployment) -> list[str]:

@@ -138,6 +138,10 @@ def _workload(model: str, traffic: str, gpu: GPUSpec, settings: Sequence[str], s
         if override.path[0] == "backend" and not (len(override.path) == 2 and override.path[1] in MACHINE):
             hint = f"of the backend only {', '.join(MACHINE)} may be set; --gpus names the GPUs"
             raise InputError("a plan chooses backend itself", place=override.place, hint=hint)
+        if override.path == ("engine", "preset"):
+            raise InputError(
+                "a plan chooses engine.preset itself", place=override.place, hint="--engine names the engines"
+            )
         if override.path[0] in ("model", "sweep"):
             raise InputError(f"a plan chooses {override.path[0]} itself", place=override.place)
     if Path(traffic).suffix.lower() in WORDS:

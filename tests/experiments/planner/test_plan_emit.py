@@ -239,3 +239,37 @@ def test_what_cannot_be_emitted(deployment: Callable[..., Deployment]) -> None:
     with pytest.raises(InputError, match="a replica of 16 GPUs spans nodes of 8"):
         emit(deployment(tensor=8, pipeline=2), "kubernetes")
     assert set(TARGETS) == {"vllm", "sglang", "tensorrt-llm", "kubernetes"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "setting", "words"),
+    [
+        ("vllm", "scheduler.policy=priority", ["--scheduling-policy", "priority"]),
+        ("vllm", "scheduler.long_prefill_token_threshold=512", ["--long-prefill-token-threshold", "512"]),
+        ("vllm", "cuda_graphs=false", ["--enforce-eager"]),
+        ("vllm", "depth=1", ["--no-async-scheduling"]),
+        ("vllm", "kv.capacity_tokens=64000", ["--num-gpu-blocks-override", "4000"]),
+        ("sglang", "scheduler.policy=lpm", ["--schedule-policy", "lpm"]),
+        ("sglang", "kv.capacity_tokens=64000", ["--max-total-tokens", "64000"]),
+        ("sglang", "depth=1", ["--disable-overlap-schedule"]),
+    ],
+)
+def test_what_was_simulated_is_said(
+    deployment: Callable[..., Deployment], preset: str, setting: str, words: list[str]
+) -> None:
+    said = command(deployment(preset=preset, settings=(f"engine.{setting}",)))
+    at = said.index(words[0])
+    assert said[at : at + len(words)] == words
+
+
+@pytest.mark.parametrize(
+    ("preset", "setting"),
+    [("vllm", "kv.allocator=contiguous"), ("vllm", "scheduler.name=continuous"), ("tensorrt-llm", "depth=1")],
+)
+def test_what_no_flag_says_is_refused(deployment: Callable[..., Deployment], preset: str, setting: str) -> None:
+    with pytest.raises(InputError, match=f"no flag for engine.{setting.partition('=')[0]}"):
+        command(deployment(preset=preset, settings=(f"engine.{setting}",)))
+
+
+def test_cards_without_bf16_are_told_to_do_without(deployment: Callable[..., Deployment]) -> None:
+    assert flags(command(deployment(gpu="v100-sxm")))["--dtype"] == "float16"
