@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from ruamel.yaml import YAML
@@ -194,6 +195,58 @@ def test_the_scheduler_of_ones_own_runs(tmp_path: Path) -> None:
     assert (run(load_workload(tmp_path / "w.yaml")).requests.status == "finished").all()
 
 
+LOOKING = """\
+from twinserve import Scheduler
+
+
+class Looking(Scheduler):
+    missing, found = set(), set()
+
+    def plan(self, step):
+        for seq in [*step.waiting, *step.state.running]:
+            for path in PATHS:
+                here = {"step": step, "seq": seq}[path[0]]
+                for name in path[1:]:
+                    if not hasattr(here, name):
+                        self.missing.add(".".join(path))
+                        break
+                    here = getattr(here, name)
+                else:
+                    self.found.add(path)
+        step.decode()
+        for seq in list(step.waiting):
+            if step.budget < 1 or not step.admit(seq, whole=True):
+                break
+"""
+
+
+def test_what_the_page_on_schedulers_names_is_there(tmp_path: Path) -> None:
+    """Its other examples run; and each attribute of its tables is one of the sequence, the step or the state."""
+    from importlib import import_module
+
+    from experiments.api import load_workload, run
+
+    text = (DOCS / "howto/scheduler.md").read_text("utf-8")
+    named = sorted({tuple(path.split(".")) for path in re.findall(r"`((?:step|seq)(?:\.\w+)+)", text)})
+    assert len(named) > 30
+    module = f"looking_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(f"PATHS = {named!r}\n{LOOKING}")
+    (tmp_path / "my_sched2.py").write_text(code("howto/scheduler.md", "Cautious"))
+    (tmp_path / "my_kv.py").write_text(code("howto/scheduler.md", "Doubling"))
+    (tmp_path / "w.yaml").write_text(
+        "model: meta-llama/Meta-Llama-3-8B\nbackend: {name: sim, gpu: h100-sxm}\n"
+        "engine: {scheduler: {max_num_seqs: 20}}\n"
+        "traffic: {synthetic: {requests: 60, arrivals: {process: at-once}, input_tokens: 100, output_tokens: 10}}\n"
+    )
+    run(load_workload(tmp_path / "w.yaml", [f"engine.scheduler.name={module}:Looking"]))
+    looking = import_module(module).Looking
+    assert looking.missing == set() and looking.found == set(named)
+    cautious = run(load_workload(tmp_path / "w.yaml", ["engine.scheduler.name=my_sched2:Cautious"]))
+    assert (cautious.requests.status == "finished").all() and 15 < cautious.timeline.running.max() < 18.001
+    own = run(load_workload(tmp_path / "w.yaml", ["engine.kv.allocator=my_kv:Doubling"]))
+    assert (own.requests.status == "finished").all() and own.timeline.kv_internal.max() > 0
+
+
 def test_the_claim_of_ones_own_and_the_first_run_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scope: dict = {}
     exec(code("howto/claims.md", "my-claim"), scope)
@@ -249,4 +302,10 @@ def test_it_builds_strictly(site: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     html = (site / "site" / "index.html").read_text("utf-8")
     assert "fonts.googleapis" not in html, "nothing is fetched from elsewhere"
-    assert (site / "site" / "claims" / "batching" / "index.html").is_file()
+    assert (site / "site" / "claims" / "batching.html").is_file()
+    for page in (site / "site").rglob("*.html"):  # read from the disk: a link to a folder would list it
+        if page.name == "404.html":  # what a server shows for any address: its links are from the root
+            continue
+        for link in re.findall(r'(?:href|src)="([^"#]+)', page.read_text("utf-8")):
+            if not urlsplit(link).scheme and not link.startswith("//"):
+                assert (page.parent / unquote(urlsplit(link).path)).is_file(), f"{page.name}: {link}"
