@@ -102,9 +102,7 @@ def _seconds(question: Question, candidate: Candidate, longest: int) -> dict[int
     demand = question.demand()
     context = demand.inputs + demand.outputs / 2
     return {
-        batch: steady_step(engine, batch, demand)
-        for batch in BATCHES
-        if batch * context <= engine.budget.kv_tokens
+        batch: steady_step(engine, batch, demand) for batch in BATCHES if batch * context <= engine.budget.kv_tokens
     }
 
 

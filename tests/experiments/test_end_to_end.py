@@ -134,8 +134,10 @@ def test_the_gate_on_a_real_run(workload: Path, tmp_path: Path) -> None:
     base = tmp_path / "base.json"
     assert bench("gate", workload, "--baseline", base, "--update", "--reason", "first").exit_code == 0
     assert bench("gate", workload, "--baseline", base).exit_code == 0
-    slower = bench("gate", workload, "--baseline", base, "--set", "backend.gpu=l4")
-    assert slower.exit_code == 1, slower.output
+    slower = ("gate", workload, "--baseline", base, "--set", "backend.gpu=l4")
+    other = bench(*slower)
+    assert other.exit_code == 2 and "--other-target" in other.stderr, other.output
+    assert bench(*slower, "--other-target").exit_code == 1
 
 
 def test_when_all_are_refused_the_exit_code_says_so(workload: Path, tmp_path: Path) -> None:
