@@ -188,4 +188,4 @@ def per_cent(share: float, digits: int = 0) -> str:
 
 def more(ratio: float) -> str:
     """How much more or less a ratio is: +12 %, −8 %."""
-    return f"{(ratio - 1) * 100:+.0f} %".replace("-", "−")
+    return f"{round((ratio - 1) * 100):+d} %".replace("-", "−")

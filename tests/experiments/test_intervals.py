@@ -119,7 +119,7 @@ def test_an_open_load_near_its_limit_piles_up() -> None:
 
 def test_a_backlog_that_comes_at_once_is_as_uncertain_as_a_closed_loop_of_all() -> None:
     at_once = SHORT | {"traffic.synthetic.requests": 600, "traffic.synthetic.arrivals": {"process": "at-once"}}
-    backlog, info = spread(at_once)
+    _, info = spread(at_once)
     assert info["cost_spread"]["method"] == "the first 150 requests"
     closed, _ = spread(at_once | {"load": {"mode": "closed", "concurrency": 600}})
     for key in ("mean_tpot_ms", "mean_e2el_ms", "mean_ttft_ms"):
