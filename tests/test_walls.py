@@ -97,6 +97,12 @@ def test_files_are_short() -> None:
     assert not long, "\n".join(long)
 
 
+def test_no_two_test_modules_share_a_name() -> None:
+    """The suite has no packages: two modules of one name would stop the collection of all."""
+    names = [Path(name).name for name in tracked() if name.startswith("tests/") and Path(name).name.startswith("test_")]
+    assert sorted(set(names)) == sorted(names)
+
+
 def test_functions_fit_on_a_screen() -> None:
     long = []
     for name in python_files():
