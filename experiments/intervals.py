@@ -139,13 +139,16 @@ def _queued(figures: dict[str, list[float]], data: RunData, mix: Mix, whole: dic
     slow, fast = respond(mix.cost, data, factor), respond(mix.cost, data, 1 / factor)
     for name in LATENCIES:
         waits = slow.wait * 1e3 if name in ("ttft", "e2el") else 0.0
+        # Faster steps shorten what is no queue by little more than their own factor, whatever slower ones pile up in one.
+        idle = min((whole.get("mean_queue_ms") or 0.0) / (whole.get(f"mean_{name}_ms") or 1.0), 1.0) if waits else 0.0
+        least = fast.latency**1.5 * (1 - idle)
         for stat, p in STATS.items():
             key = f"{stat}_{name}_ms"
             value = whole.get(key)
             if key in figures and value:
                 later = waits * (0.5 if p is None else p / 100) / value
                 low, high = figures[key]
-                figures[key] = [min(low, fast.latency), max(high, slow.latency) + later]
+                figures[key] = [max(min(low, fast.latency), min(least, 1.0)), max(high, slow.latency) + later]
     return [min(slow.served, _worked_off(data, whole, factor)), _worked_off(data, whole, 1 / factor)]
 
 

@@ -241,3 +241,14 @@ def test_long_prompts_that_seldom_meet_do_not_pile_up() -> None:
         resolved.cost = Mix(runner.resolve(workload(changes)).cost).erring(lambda shares, factor=factor: factor)
         found = summarize(runner.run(resolved), with_intervals=False)["mean_e2el_ms"] / before
         assert respond(runner.resolve(workload(changes)).cost, data, factor).latency == pytest.approx(found, rel=0.1)
+
+
+def test_a_load_that_might_overload_does_not_get_faster_than_its_steps() -> None:
+    changes = {
+        "traffic.synthetic.requests": 3000, "traffic.synthetic.arrivals.rate": 60,
+        "traffic.synthetic.input_tokens": 512, "traffic.synthetic.output_tokens": 128,
+    }  # fmt: skip
+    summary, _ = spread(changes)
+    low, high = interval_of(summary, "mean_ttft_ms")
+    assert high > 3 * summary["mean_ttft_ms"]
+    assert low > summary["mean_ttft_ms"] / 6
