@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,14 @@ def write_sweep(result: SweepResult) -> None:
         OutputError: they cannot be written.
     """
     from reports import strict_json
+    from reports.write_file import replace_file, replace_text
 
     try:
         result.folder.mkdir(parents=True, exist_ok=True)
         content = strict_json.dumps(sweep_json(result)) + "\n"
-        _replace(result.folder / SWEEP, lambda path: path.write_text(content, "utf-8"))
-        _replace(result.folder / TABLE, lambda path: _write_table(result, path))
-        page = _page(result)
-        _replace(result.folder / REPORT, lambda path: path.write_text(page, "utf-8"))
+        replace_text(result.folder / SWEEP, content)
+        replace_file(result.folder / TABLE, lambda path: _write_table(result, path))
+        replace_text(result.folder / REPORT, _page(result))
     except OSError as error:
         raise OutputError(f"cannot write the sweep to {result.folder}: {error.strerror or error}") from error
 
@@ -259,15 +257,6 @@ def _for_figures(result: SweepResult) -> list[dict]:
         }
         for point in result.points
     ]
-
-
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _is_number(value: object) -> bool:

@@ -27,7 +27,8 @@ _PRODUCTS = {
     "h100-pcie": "NVIDIA-H100-PCIe", "h200-sxm": "NVIDIA-H200", "b200-sxm": "NVIDIA-B200",
 }  # fmt: skip
 """Values of the label `nvidia.com/gpu.product`, which GPU feature discovery puts on nodes: the driver's name for the card."""
-_CACHE = "/root/.cache/huggingface"
+_CACHE = "/hf-cache"
+"""Where the claim for downloaded models is mounted in the container. `HF_HOME` names it, whatever the image's user is."""
 _GIB = 1 << 30
 _SHM, _PROCESS = 16, 8
 """GiB of shared memory, which the workers of a pod talk through, and of host memory for a process a GPU."""
