@@ -37,10 +37,11 @@ _DECIDING = ("engine.kv.slab", "load.mode", "traffic.max_tokens")  # told also w
 _ELSEWHERE = ("engine.kv.capacity_tokens",)  # told in another line
 
 
-def print_plan(info: dict, config: dict, console: Console) -> None:
+def print_plan(info: dict, config: dict, console: Console, without: Iterable[str] = ()) -> None:
     """Ten subjects, a line each where the window is wide enough.
 
     Args:
+        without: subjects that are left out.
         info: `RunData.info` as far as it is known (`name`, `seed`, `gpus`, `kv_pool_tokens`, `kv_bytes_per_token`).
         config: the resolved configuration with the source of every value.
     """
@@ -54,6 +55,8 @@ def print_plan(info: dict, config: dict, console: Console) -> None:
             lines[label].append((key, rest, source))
     values = {key: value for key, value, _ in leaves(config)}
     for label, found in lines.items():
+        if label in without:
+            continue
         parts = [Text(text, style) for text, style in _parts(found, values)]
         if label == "parallel":
             parts.append(Text(_gpus(info.get("gpus"))))

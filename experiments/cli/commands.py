@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "experiments.cli.run:run",
     "sweep": "experiments.cli.sweep:sweep",
     "plan": "experiments.cli.plan:plan",
+    "serve": "experiments.cli.serve:serve",
     "compare": "experiments.cli.compare:compare",
     "gate": "experiments.cli.gate:gate",
     "report": "experiments.cli.report:report",

@@ -53,7 +53,22 @@ def load(
     Args:
         over: axes of the sweep, `key=values` each.
     """
-    from experiments.workload_file import Override, load_workload, parse_override
+    from experiments.workload_file import load_workload
+
+    return load_workload(file, overrides(settings, backend=backend, gpu=gpu, seed=seed, weights=weights, over=over))
+
+
+def overrides(
+    settings: list[str] | None = None,
+    *,
+    backend: str | None = None,
+    gpu: str | None = None,
+    seed: int | None = None,
+    weights: str | None = None,
+    over: list[str] | None = None,
+) -> list[Override]:
+    """What the command line sets, in the order in which it counts; see `load`."""
+    from experiments.workload_file import Override, parse_override
     from workloads.errors import Place
 
     named = (
@@ -62,12 +77,12 @@ def load(
         (("backend", "load"), "--load", weights),
         (("seed",), "--seed", seed),
     )
-    overrides = [parse_override(text) for text in settings or []]
-    overrides += _axes(over or [])
+    found = [parse_override(text) for text in settings or []]
+    found += _axes(over or [])
     for path, option, value in named:
         if value is not None:
-            overrides.append(Override(path, value, Place(file=option, key=".".join(path))))
-    return load_workload(file, overrides)
+            found.append(Override(path, value, Place(file=option, key=".".join(path))))
+    return found
 
 
 def _axes(over: list[str]) -> Iterator[Override]:

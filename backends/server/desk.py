@@ -1,0 +1,146 @@
+"""The desk between HTTP and the engine's thread: takes requests in, passes answers on, on the event loop's side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from backends.server.asks import Ask, Mailbox, Piece
+from backends.server.clock import ServerClock
+from backends.server.errors import ApiError
+from backends.server.loop import Delivery, EngineLoop, Looks, Side
+from backends.server.meter import Meter
+from backends.server.words import Words
+from sim.cost.host import FrontEnd
+from sim.engine.engine import Engine
+
+
+@dataclass(slots=True)
+class Served:
+    """An engine that is ready to serve, and what it is like.
+
+    Attributes:
+        model: the name that clients use.
+        engine, side, looks, clock: see `EngineLoop`. front: what a simulated front end takes; None: what it really takes.
+        meter: its counts. words: its tokenizer. max_len: longest prompt plus answer.
+        simulated: whether answers are filler words.
+        answer_length: tokens of an answer whose client set no limit, where that is not the model's to say: called for each.
+        max_waiting: most requests that may wait; 0: any number.
+        version: of this package.
+    """
+
+    model: str
+    engine: Engine
+    side: Side
+    looks: Looks
+    clock: ServerClock
+    front: FrontEnd | None
+    meter: Meter
+    words: Words
+    max_len: int
+    simulated: bool
+    answer_length: Callable[[], int] | None = None
+    max_waiting: int = 0
+    version: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+class Desk:
+    """Takes requests in while the event loop that it was opened on runs.
+
+    Args:
+        served: the engine.
+        on_fault: called on the event loop when the engine has failed.
+    """
+
+    def __init__(self, served: Served, on_fault: Callable[[], None]) -> None:
+        self.served = served
+        self._on_fault = on_fault
+        self._events = asyncio.get_running_loop()
+        self._loop = EngineLoop(
+            served.engine, served.side, served.clock, served.front, served.looks, served.meter, self._deliver
+        )
+        self._closing = False
+        self._loop.start()
+
+    @property
+    def fault(self) -> BaseException | None:
+        """What ended the engine, if anything did."""
+        return self._loop.fault
+
+    def send(self, asks: Iterable[Ask]) -> Mailbox:
+        """Give prompts to the engine.
+
+        Raises:
+            ApiError: the server is full, stopping, or its engine has failed.
+        """
+        asks = list(asks)
+        if self.fault is not None:
+            raise ApiError("the engine has failed", 500)
+        if self._closing:
+            raise ApiError("the server is stopping", 503)
+        limit = self.served.max_waiting
+        if limit and self._loop.waiting + len(asks) > limit:
+            raise ApiError(f"too many requests wait: {limit} may", 429, code="rate_limit_exceeded")
+        for ask in asks:
+            self._loop.ask(ask)
+        return asks[0].mailbox
+
+    def drop(self, asks: Iterable[Ask]) -> None:
+        """Nobody waits for these answers any more."""
+        for ask in asks:
+            self._loop.cancel(ask)
+
+    def close(self) -> None:
+        """Take nothing more in."""
+        self._closing = True
+
+    async def stop(self) -> None:
+        """End the engine's thread."""
+        self._loop.stop()
+        await asyncio.to_thread(self._loop.join, 10.0)
+
+    def _deliver(self, letters: Delivery) -> None:
+        """Called by the engine's thread: one call to the event loop for all tokens of a step."""
+        if not letters and self._loop.fault is None:
+            return
+        try:
+            self._events.call_soon_threadsafe(self._hand_over, letters)
+        except RuntimeError:  # the event loop has closed
+            self._closing = True
+
+    def _hand_over(self, letters: list[tuple[Ask, Piece]]) -> None:
+        for ask, piece in letters:
+            ask.mailbox.put(piece)
+        if self._loop.fault is not None:
+            self._on_fault()
+
+
+def limits(served: Served, prompt: int, wanted: int | None, default: int | None) -> int:
+    """Tokens of an answer at most.
+
+    Args:
+        prompt: tokens of the prompt. wanted: what the client said. default: what is taken where it said nothing; None: all
+            that the context leaves.
+
+    Raises:
+        ApiError: longer than the context.
+    """
+    left = served.max_len - prompt
+    if left < 1 or (wanted is not None and wanted > left):
+        asked = f"{prompt + (wanted or 0)} tokens ({prompt} in the prompt, {wanted or 'at least 1'} in the answer)"
+        message = f"This model's maximum context length is {served.max_len} tokens. However, you requested {asked}."
+        raise ApiError(message, param="prompt" if left < 1 else "max_tokens", code="context_length_exceeded")
+    if wanted is not None:
+        return wanted
+    return left if default is None else min(default, left)
+
+
+def info(served: Served, created: int) -> dict[str, Any]:
+    """The model's entry in `/v1/models`."""
+    return {
+        "id": served.model, "object": "model", "created": created, "owned_by": "twinserve", "root": served.model,
+        "parent": None, "max_model_len": served.max_len, "permission": [],
+    }  # fmt: skip

@@ -1,0 +1,69 @@
+"""Text of an answer while it grows, character by whole character, and never past a text that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+_BROKEN = "\ufffd"
+_PATIENCE = 8  # tokens without a whole character after which what there is is given out: no character takes so many
+
+
+class TextStream:
+    """Turns tokens into text as they come.
+
+    A token may end in the middle of a character, and tokenizers put blanks between tokens by what stands before: a few tokens
+    are decoded together, and only what is certain is given out.
+
+    Args:
+        decode: from token ids to text.
+        stops: texts that end the answer; they are no part of it.
+
+    Attributes:
+        stopped: whether one of them came.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
+        self._decode = decode
+        self._stops = tuple(stops)
+        self._ids: list[int] = []  # the last tokens that were given out, and those that were not
+        self._done, self._text = 0, ""  # how many of them were given out, and their text
+        self._held = ""  # text that may be the beginning of a stop
+        self.stopped = False
+
+    def add(self, tokens: Sequence[int], last: bool = False) -> str:
+        """What further tokens add.
+
+        Args:
+            last: no more come: nothing is held back.
+        """
+        if self.stopped:
+            return ""
+        new = self._held + self._decoded(tokens, last)
+        self._held = ""
+        if not self._stops:
+            return new
+        found = [at for stop in self._stops if (at := new.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            return new[: min(found)]
+        if not last and (held := max(self._begun(new, stop) for stop in self._stops)):
+            self._held = new[-held:]
+            return new[:-held]
+        return new
+
+    def _decoded(self, tokens: Sequence[int], last: bool) -> str:
+        ids = self._ids
+        ids += tokens
+        text = self._decode(ids)
+        if text.endswith(_BROKEN) and not last and len(ids) - self._done < _PATIENCE:
+            return ""
+        new = text[len(self._text) :]
+        del ids[: self._done]
+        self._done = len(ids)
+        self._text = self._decode(ids)
+        return new
+
+    @staticmethod
+    def _begun(text: str, stop: str) -> int:
+        """How many characters at the end of a text may be the beginning of a stop."""
+        return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if stop.startswith(text[-size:])), 0)

@@ -1,0 +1,31 @@
+"""Errors as OpenAI's API tells them."""
+
+from __future__ import annotations
+
+import json
+
+_TYPES = {
+    400: "BadRequestError", 404: "NotFoundError", 405: "MethodNotAllowed", 429: "RateLimitError", 500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}  # fmt: skip
+
+
+class ApiError(Exception):
+    """What is told to a client in place of an answer.
+
+    Args:
+        message: what is wrong.
+        status: of the HTTP response.
+        param: the key of the body that it is about.
+        code: a word for programs, where OpenAI has one.
+    """
+
+    def __init__(self, message: str, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.status, self.param, self.code = message, status, param, code
+
+    def body(self) -> str:
+        """The JSON that says so."""
+        kind = _TYPES.get(self.status, "BadRequestError")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code or self.status}
+        return json.dumps({"error": error}, ensure_ascii=False)

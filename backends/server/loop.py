@@ -1,0 +1,342 @@
+"""The engine's thread: requests in, steps, tokens out, on the wall clock.
+
+It is the loop of a simulated run with waiting in it. A simulated step ends when the clock shows its end, and the engine goes on
+from that very time, not from when the thread woke up: a server that is late catches up, and the requests that came get the steps
+that a run in virtual time would give them at the same arrival times. Nothing is looked at over and over: the thread sleeps until
+a step or a delivery is due, or somebody asks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from backends.server.asks import ABORT, Ask, Piece
+from backends.server.clock import ServerClock
+from backends.server.meter import Meter
+from sim.cost.host import FrontEnd
+from sim.engine.engine import Engine
+from sim.engine.plan import StepOutcome
+from sim.engine.sequence import Sequence
+from workloads.errors import InputError
+from workloads.traffic import Request
+
+_NEVER = float("inf")
+Delivery = list[tuple[Ask, Piece]]
+
+
+class Looks(Protocol):
+    """When an engine looks for new requests (`experiments.runner.Looks`)."""
+
+    due: bool
+
+    def landed(self, steps: int) -> None:
+        """So many steps ended."""
+
+
+class Side(Protocol):
+    """What the loop must know of who runs the steps.
+
+    Attributes:
+        real: whether steps take the time that they take; else they are simulated.
+    """
+
+    real: bool
+
+    def request(self, ask: Ask) -> Request:
+        """What the engine gets, once the executor has been told what it contains.
+
+        Raises:
+            InputError: it cannot be served.
+        """
+
+    def finish(self, seq: Sequence) -> str:
+        """Why an answer ended: `stop` or `length`."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that the engine has."""
+
+    ask: Ask
+    said: int = 0
+    queued: float = 0.0  # seconds of the wall in the engine's queue
+    first: float = 0.0
+    last: float = 0.0
+    finish: str = ABORT
+    held: list[int] | None = None  # tokens of an answer that is handed out whole
+
+
+class EngineLoop(threading.Thread):
+    """Drives an engine for as long as the server lives.
+
+    Args:
+        engine: in which every step is taken by itself.
+        side: who runs the steps.
+        clock: its times are the engine's.
+        front: what a simulated front end takes before the engine and after it; None: it is what it is.
+        looks: when the engine looks for requests.
+        meter: counts what happens.
+        deliver: takes what is due to clients; called in this thread.
+
+    Attributes:
+        fault: what ended the loop, if anything did.
+    """
+
+    def __init__(
+        self, engine: Engine, side: Side, clock: ServerClock, front: FrontEnd | None, looks: Looks, meter: Meter,
+        deliver: Callable[[Delivery], None],
+    ) -> None:  # fmt: skip
+        super().__init__(name="engine", daemon=True)
+        self._engine, self._side, self._clock = engine, side, clock
+        self._front, self._looks, self._meter, self._deliver = front, looks, meter, deliver
+        self._inbox: deque[Ask | int] = deque()
+        self._bell = threading.Event()
+        self._stopped = False
+        self._rows = count()
+        self._line: list[tuple[float, int, Ask]] = []  # (time in the engine's queue, row, what is asked)
+        self._prepared = self._drained = 0.0  # when the front end is through with what came in, and with what goes out
+        self._open: dict[int, _Open] = {}
+        self._ended: list[tuple[int, float]] = []
+        self._cancelled: set[int] = set()
+        self._outbox: deque[tuple[float, Delivery]] = deque()
+        self.fault: BaseException | None = None
+        engine.on_finish = lambda row, now: self._ended.append((row, now))
+        self._held_back = engine.held_back
+
+    # --- from other threads
+
+    def ask(self, ask: Ask) -> None:
+        """Take a request in; its row is known from now on."""
+        ask.row = next(self._rows)
+        ask.arrived = self._clock.now()
+        self._inbox.append(ask)
+        self._bell.set()
+
+    def cancel(self, ask: Ask) -> None:
+        """The client wants no answer any more."""
+        self._inbox.append(ask.row)
+        self._bell.set()
+
+    def stop(self) -> None:
+        """End the loop between two steps."""
+        self._stopped = True
+        self._bell.set()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are here and have no memory."""
+        return len(self._engine.state.waiting) + len(self._line) + len(self._inbox)
+
+    # --- the loop
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        try:
+            self._serve()
+        except BaseException as fault:  # whoever waits for an answer must be told
+            self.fault = fault
+        finally:
+            self._stopped = True
+            self._give_up()
+
+    def _give_up(self) -> None:
+        failed = self.fault is not None
+        reason, status = ("the engine has failed", 500) if failed else ("the server is stopping", 503)
+        left = [each.ask for each in self._open.values()] + [entry[2] for entry in self._line]
+        left += [item for item in self._inbox if isinstance(item, Ask)]
+        self._deliver([(ask, Piece(ask.index, (), ABORT, refused=reason, status=status)) for ask in left])
+
+    def _serve(self) -> None:
+        engine, looks, clock, real = self._engine, self._looks, self._clock, self._side.real
+        depth = engine.config.depth
+        now = clock.now()
+        while not self._stopped:
+            self._read()
+            if self._cancelled:
+                self._cancel(now)
+            if looks.due and self._line and self._line[0][0] <= now:
+                self._submit(now)
+            if engine.launch(now, now) and depth > 1:
+                while engine.in_flight < depth and engine.launch(now, now):
+                    pass
+            if engine.in_flight:
+                outcome = engine.collect()
+                if not real:
+                    self._wait(outcome.ends[-1], idle=False)
+                now = engine.land(outcome)
+                looks.landed(len(outcome.ends))
+                self._hand_out(outcome, now)
+                now = clock.now() if real else now
+                continue
+            if not looks.due:
+                looks.due = True  # nothing runs: the engine looks all the time
+                continue
+            if not engine.state.idle and engine.wake_at is None and self._refuse_stuck():
+                continue
+            self._meter.state(engine.state)
+            wake = min(self._line[0][0] if self._line else _NEVER, engine.wake_at or _NEVER)
+            came = self._wait(wake, idle=True)
+            if real:
+                now = clock.now()
+            elif not came:
+                now = max(now, wake)
+
+    def _wait(self, until: float, idle: bool) -> bool:
+        """Sleep until then, delivering meanwhile what is due.
+
+        Args:
+            idle: whether to come back as soon as somebody asks or leaves.
+
+        Returns:
+            Whether somebody did.
+        """
+        clock, bell, outbox = self._clock, self._bell, self._outbox
+        while True:
+            now = clock.now()
+            while outbox and outbox[0][0] <= now:
+                self._deliver(outbox.popleft()[1])
+            if self._stopped:
+                return True
+            if self._inbox:
+                self._read()
+                if idle:
+                    return True
+            if now >= until:
+                if not idle:
+                    self._meter.late(clock.wall(now - until))
+                return False
+            due = min(until, outbox[0][0]) if outbox else until
+            bell.wait(None if due == _NEVER else clock.wall(due - now))
+            bell.clear()
+
+    # --- requests
+
+    def _read(self) -> None:
+        """Put what was asked in line for the engine, at the time when the front end is through with it."""
+        inbox, front = self._inbox, self._front
+        while inbox:
+            item = inbox.popleft()
+            if not isinstance(item, Ask):
+                self._cancelled.add(item)
+                continue
+            at = item.arrived
+            if front is not None:
+                work = front.request_work + front.input_token * len(item.prompt)
+                self._prepared = max(at, self._prepared) + work
+                at = self._prepared + front.base
+            heappush(self._line, (at, item.row, item))
+
+    def _submit(self, now: float) -> None:
+        line = self._line
+        while line and line[0][0] <= now:
+            at, row, ask = heappop(line)
+            try:
+                request = self._side.request(ask)
+                reason = self._engine.submit(request, at)
+            except InputError as error:
+                reason = str(error)
+            if reason is None:
+                self._open[row] = _Open(ask, held=[] if self._held_back else None)
+                self._meter.asked(len(ask.prompt), ask.max_tokens)
+            else:
+                self._refuse(ask, reason)
+
+    def _refuse(self, ask: Ask, reason: str) -> None:
+        self._meter.refused()
+        self._deliver([(ask, Piece(ask.index, (), ABORT, refused=reason))])
+
+    def _cancel(self, now: float) -> None:
+        cancelled = self._cancelled
+        if any(row in cancelled for _, row, _ in self._line):
+            self._line = sorted(entry for entry in self._line if entry[1] not in cancelled)
+        for row in cancelled:
+            if self._open.pop(row, None) is not None:
+                self._engine.cancel(row, now)
+                self._meter.left(ABORT)
+        cancelled.clear()
+
+    def _refuse_stuck(self) -> bool:
+        stuck = self._engine.refuse_stuck()
+        if stuck is None:
+            return False
+        row, reason = stuck
+        if (gone := self._open.pop(row, None)) is not None:
+            self._refuse(gone.ask, reason)
+        return True
+
+    # --- tokens
+
+    def _hand_out(self, outcome: StepOutcome, end: float) -> None:
+        """Tokens of a step that ended, to where they go when the front end is through with them."""
+        out = end
+        if (front := self._front) is not None:
+            work = 0.0 if self._held_back else front.output_work * len(outcome.tokens)
+            self._drained = max(self._drained, end) + work
+            out = self._drained + front.token_seconds
+        ended = dict(self._ended)
+        self._ended.clear()
+        letters: Delivery = []
+        gaps: dict[float, int] = {}
+        last = set(outcome.ended)
+        for seq, token in outcome.tokens.items():
+            here = self._open.get(seq.row)
+            if here is None:  # cancelled
+                continue
+            if seq in last:
+                here.finish = self._side.finish(seq)
+            if here.held is not None:
+                here.held.append(token)
+                continue
+            letters.append(self._letter(here, seq, token, out, gaps, seq.row in ended))
+        if ended and self._held_back:
+            letters += self._whole(ended, out)
+        wall = self._clock.wall
+        self._meter.step(len(outcome.tokens), {wall(gap): times for gap, times in gaps.items()})
+        self._meter.state(self._engine.state)
+        if out <= end:
+            self._deliver(letters)
+        elif letters:
+            self._outbox.append((out, letters))
+
+    def _letter(
+        self, here: _Open, seq: Sequence, token: int, out: float, gaps: dict[float, int], over: bool
+    ) -> tuple[Ask, Piece]:
+        """One token on its way to its client."""
+        ask, cached = here.ask, 0
+        here.said += 1
+        if here.said == 1:
+            here.first, cached = out, seq.cached_tokens
+            wall, admitted = self._clock.wall, seq.admitted_at
+            here.queued = wall(max(admitted - seq.arrival, 0.0))
+            self._meter.first(seq, wall(out - ask.arrived), here.queued, wall(out - admitted))
+        else:
+            gap = out - here.last
+            gaps[gap] = gaps.get(gap, 0) + 1
+        here.last = out
+        if over:
+            self._over(here)
+        return ask, Piece(ask.index, (token,), here.finish if over else None, cached)
+
+    def _whole(self, ended: dict[int, float], out: float) -> Delivery:
+        """Answers of a batch that has ended, each in one piece."""
+        letters: Delivery = []
+        for row in ended:
+            if (here := self._open.get(row)) is not None:
+                here.first = here.last = out
+                here.said = len(here.held)
+                self._meter.ttft.add(self._clock.wall(out - here.ask.arrived))
+                letters.append((here.ask, Piece(here.ask.index, tuple(here.held), here.finish)))
+                self._over(here)
+        return letters
+
+    def _over(self, here: _Open) -> None:
+        del self._open[here.ask.row]
+        wall = self._clock.wall
+        whole, decode = wall(here.last - here.ask.arrived), wall(here.last - here.first)
+        self._meter.finished(here.finish, len(here.ask.prompt), here.said, whole, decode, here.queued)

@@ -1,0 +1,75 @@
+"""The simulator behind the server: the same engine, its steps as long as the cost model says, its answers filler words."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from dataclasses import replace
+
+from backends.server.asks import LENGTH, STOP, Ask
+from backends.server.filler import FillerExecutor, filler
+from backends.server.words import Words
+from backends.torch.kv import ALLOCATORS, TokenPagedAllocator, TokenRadixAllocator
+from sim.build import make_engine
+from sim.config import EngineConfig
+from sim.cost.base import CostModel
+from sim.engine.engine import Engine
+from sim.engine.sequence import Sequence
+from workloads.traffic import Request, Span, private_content
+
+
+class SimulatedSide:
+    """Answers of filler words. Equal prompts get equal ones.
+
+    Args:
+        executor: who prices the steps. words: which has the fillers.
+    """
+
+    real = False
+
+    def __init__(self, executor: FillerExecutor, words: Words) -> None:
+        self._executor, self._words = executor, words
+
+    def request(self, ask: Ask) -> Request:
+        """What the engine gets, once the executor has been told what it contains."""
+        prompt = ask.prompt
+        key = zlib.crc32(array("q", prompt).tobytes())
+        length, finish = (ask.max_tokens, LENGTH) if ask.length is None else (ask.length, STOP)
+        if stops := ask.sampling.get("stop"):
+            stopped = self._stopped(key, length, ask.min_tokens, stops)
+            length, finish = (stopped, STOP) if stopped else (length, finish)
+        self._executor.give(ask.row, prompt, self._words.fillers, key, finish)
+        spans = (Span(private_content(ask.row), 0, len(prompt)),)
+        return Request(ask.row, ask.arrived, len(prompt), length, ask.max_tokens, spans, ask.priority)
+
+    def _stopped(self, key: int, length: int, least: int, stops: tuple[str, ...]) -> int:
+        """After how many tokens one of the texts is complete; 0: never."""
+        text = ""
+        for place in range(length):
+            text += self._words.decode([filler(self._words.fillers, key, place)])
+            if place + 1 >= least and any(stop in text for stop in stops):
+                return place + 1
+        return 0
+
+    def finish(self, seq: Sequence) -> str:
+        """Why an answer ended."""
+        return self._executor.book[seq].finish
+
+
+def make_simulated(
+    config: EngineConfig, cost: CostModel, words: Words, *, capacity: int, max_len: int, host_tokens: int = 0
+) -> tuple[Engine, SimulatedSide]:
+    """A simulated engine that takes every step by itself, and names content by token ids.
+
+    Args:
+        capacity: tokens of KV on the device.
+        max_len: longest sequence in tokens.
+        host_tokens: tokens of KV that fit in host memory.
+    """
+    executor = FillerExecutor(cost, config.depth)
+    allocator = ALLOCATORS.get(config.kv.allocator, config.kv.allocator)
+    named = replace(config, kv=replace(config.kv, allocator=allocator))
+    engine = make_engine(named, executor, capacity=capacity, max_len=max_len, host_tokens=host_tokens, stretch=False)
+    if isinstance(engine.state.allocator, TokenPagedAllocator | TokenRadixAllocator):
+        engine.state.allocator.book = executor.book
+    return engine, SimulatedSide(executor, words)
