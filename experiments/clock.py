@@ -47,7 +47,15 @@ class WallClock:
             signal.signal(signal.SIGINT, self._before)
             self._before = None
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+    def stop(self) -> None:
+        """Ask for a stop.
+
+        Raises:
+            KeyboardInterrupt: one was asked for before.
+        """
         if self.stopped:
             raise KeyboardInterrupt
         self._stop.set()
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        self.stop()

@@ -103,7 +103,7 @@ def start_worker() -> None:
 
 def share_traffic(resolved: Resolved) -> None:
     """Points that differ in the engine or in the load alone have the same requests: they are read or made once a process."""
-    if getattr(resolved, "real", None) is None and hasattr(resolved, "budget"):
+    if getattr(resolved, "real", None) is None and getattr(resolved, "budget", None) is not None:
         workload, context = resolved.workload, resolved.budget.max_model_len
         files = tuple((str(file), file.stat().st_mtime_ns) for file in _files(workload))
         plain = json.dumps(workload.traffic.plain(), sort_keys=True, default=str)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from backends.extra import need_torch
 from experiments.conflicts import Draft
 from experiments.schema import Workload
+from experiments.schema.workload import HTTP_KEYS
 from experiments.traffic import make_traffic
 from reports.run_data import FINISHED, Requests
 from sim.config import EngineConfig
@@ -133,9 +134,12 @@ def prepare(workload: Workload) -> Prepared:
         raise _placed(workload, error) from None
     notices = [
         f"{key} has no effect on backend {backend.name}, which runs on this machine"
-        for key, written in (("backend.gpu", backend.gpu is not None), ("cost", bool(workload.cost.written())))
+        for key, written in (
+            ("backend.gpu", backend.gpu is not None), ("cost", bool(workload.cost.written())),
+            *((f"backend.{key}", getattr(backend, key) is not None) for key in HTTP_KEYS),
+        )
         if written
-    ]
+    ]  # fmt: skip
     load = backend.load or "auto"
     return Prepared(source, architecture, device, describe(device), sampling, forced, notices, load)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from reports.run_data import CANCELLED, FINISHED, REFUSED, UNFINISHED, Requests,
 from sim.engine.engine import Engine
 from workloads.traffic import Traffic
 
+Columns = TypeVar("Columns")
 EARLIER_TURN = "an earlier turn of its session was refused"
 
 
@@ -43,7 +45,7 @@ def collect(
     timeline = build_timeline(engine, requests, tokens, ledger.end)
     ledger.delivery.apply(tokens, requests.first_token, requests.finish)
     if not ledger.complete:
-        requests = _only(requests, np.isfinite(requests.sent) & (requests.sent <= ledger.end))
+        requests = rows_only(requests, np.isfinite(requests.sent) & (requests.sent <= ledger.end))
     return requests, tokens, timeline
 
 
@@ -111,7 +113,7 @@ def _requests(engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledg
     if ledger.complete:
         orphans = (status == UNFINISHED) & np.isnan(driver.sent)
         status[orphans], reason[orphans] = REFUSED, EARLIER_TURN
-    session, turn = _sessions(traffic)
+    session, turn = sessions(traffic)
     target = np.minimum(traffic.output_tokens, traffic.max_tokens) * traffic.n
     if not ledger.lengths_known:
         target = np.where(done, output, target)
@@ -124,7 +126,7 @@ def _requests(engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledg
     )  # fmt: skip
 
 
-def _sessions(traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
+def sessions(traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
     """The first turn's row, and the turn number, of every row."""
     session, turn = np.arange(len(traffic)), np.zeros(len(traffic), np.int64)
     for row in np.flatnonzero(traffic.parent >= 0).tolist():
@@ -133,5 +135,6 @@ def _sessions(traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
     return session, turn
 
 
-def _only(requests: Requests, keep: np.ndarray) -> Requests:
-    return Requests(*(getattr(requests, name)[keep] for name in Requests.__slots__))
+def rows_only(columns: Columns, keep: np.ndarray) -> Columns:
+    """The rows to be kept of a table of columns, such as `Requests`."""
+    return type(columns)(*(getattr(columns, name)[keep] for name in columns.__slots__))

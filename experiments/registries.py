@@ -17,16 +17,22 @@ BACKENDS = {
     "sim": "the simulator: virtual time, steps priced by the cost model",
     "torch": "a real model on plain torch operators, on the wall clock",
     "triton": "the same model on our Triton kernels",
+    "http": "somebody's server with OpenAI's interface: vLLM, SGLang, TensorRT-LLM, ours, any",
 }
 """Ways to run a workload, and what each is."""
 
 REAL = ("torch", "triton")
 """Backends that run a model here, on the wall clock."""
 
+REMOTE = "http"
+WALL = (*REAL, REMOTE)
+"""Backends on the wall clock: a run is never quite like the one before."""
+
 NEEDS = {
     "sim": "nothing more",
     "torch": "pip install 'twinserve[engine]'; a CPU or a GPU",
     "triton": "pip install 'twinserve[engine]'; a GPU",
+    "http": "pip install 'twinserve[http]'; a server",
 }
 
 

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.conflicts import DEFAULT, DERIVED, PRESET, USER, Draft, OwnAllocator, settle
-from experiments.registries import REAL
+from experiments.registries import REAL, REMOTE
 from experiments.schema import Workload
-from experiments.schema.workload import gpu_source
+from experiments.schema.workload import HTTP_KEYS, REAL_KEYS, gpu_source
 from experiments.traffic import make_traffic
 from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
 from sim.hardware import GPUSpec, load_gpu
@@ -22,6 +22,7 @@ from workloads.traffic import Traffic
 if TYPE_CHECKING:
     from backends.torch.memory import Device
     from experiments.real import Progress, RealBackend
+    from experiments.remote import RemoteBackend
     from sim.cost.base import CostModel
 
 _BY_GPU = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")  # engines that size them by the GPU
@@ -35,23 +36,25 @@ class Resolved:
 
     Attributes:
         workload: what the user wrote.
-        engine, model, gpu, budget, cost: what it means; on a real backend there is no GPU of the table and no cost.
-        real: the model that runs; None in simulation.
+        engine, model, gpu, budget, cost: what it means; on a real backend there is no GPU of the table and no cost, and of a
+            remote server none of them is known.
+        real: the model that runs here; None elsewhere.   remote: the server that is asked; None elsewhere.
         config: nested dict of {"value", "source"} leaves, for people and for `run.json`: what has an effect.
         info: facts that metrics need; see `reports.run_data.RunData.info`.
         warnings: sentences for the user.
     """
 
     workload: Workload
-    engine: EngineConfig
-    model: ModelSpec
+    engine: EngineConfig | None
+    model: ModelSpec | None
     gpu: GPUSpec | None
-    budget: MemoryBudget
+    budget: MemoryBudget | None
     cost: CostModel | None
     config: dict[str, Any]
     info: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
     real: RealBackend | None = None
+    remote: RemoteBackend | None = None
     _traffic: Traffic | None = None
 
     @property
@@ -65,16 +68,21 @@ class Resolved:
 
 
 def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
-    """Work out everything a run needs. On a real backend that includes reading the model.
+    """Work out everything a run needs. On a real backend that includes reading the model, on a remote one asking the server.
 
     Args:
         progress: told of the reading.
 
     Raises:
         InputError: at a key of the file: something does not fit together, or not into the GPU.
+        TargetError: the server cannot be reached, or refuses requests.
     """
     from sim.cost import build_cost
 
+    if workload.backend.name == REMOTE:
+        from experiments.remote import resolve_remote
+
+        return resolve_remote(workload)
     if workload.backend.name in REAL:
         return _resolve_real(workload, progress)
     model = load_model(workload.model_source)
@@ -141,8 +149,9 @@ def _resolve_real(workload: Workload, progress: Progress | None) -> Resolved:
 
 
 def _unread(workload: Workload) -> list[str]:
-    """Settings of real models, which the simulator does not read: the same file runs on both."""
-    written = [f"backend.{key}" for key in ("load", "dtype", "device") if getattr(workload.backend, key) is not None]
+    """Settings of real models and servers, which the simulator does not read: the same file runs on all."""
+    keys = (*REAL_KEYS, *HTTP_KEYS)
+    written = [f"backend.{key}" for key in keys if getattr(workload.backend, key) is not None]
     written += ["sampling"] if workload.sampling.written() else []
     if not written:
         return []
@@ -282,7 +291,7 @@ def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str,
     """The resolved configuration as nested {"value", "source"} leaves, without settings that do nothing in it."""
     plain = workload.plain()
     config: dict[str, Any] = {
-        key: _leaves(value) for key, value in plain.items() if key not in ("engine", "sweep", "name")
+        key: leaves_of(value) for key, value in plain.items() if key not in ("engine", "sweep", "name")
     }
     engine: dict[str, Any] = {}
     for key, value in draft.values.items():
@@ -308,9 +317,9 @@ def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str,
     return config
 
 
-def _leaves(value: Any) -> Any:
+def leaves_of(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _leaves(inner) for key, inner in value.items()}
+        return {key: leaves_of(inner) for key, inner in value.items()}
     return {"value": value, "source": USER}
 
 

@@ -2,16 +2,15 @@
 
 The process takes requests that are due, launches and lands steps, and moves the clock. Virtual time is handed to SimPy only when
 something else is on SimPy's calendar; alone, it need not. An engine is never stopped for an arrival that cannot change its plan.
-On the wall clock it is the same loop: a step takes what it takes, and what is to come is waited for.
+On the wall clock it is the same loop: a step takes what it takes, and what is to come is waited for. (A server of somebody's has
+a loop of its own, `experiments.remote_run`, with the same load driver.)
 """
 
 from __future__ import annotations
 
 import gc
-import platform
 import time
 from collections.abc import Callable, Generator
-from importlib.metadata import version
 
 import numpy as np
 import simpy
@@ -22,6 +21,7 @@ from experiments.clock import WallClock
 from experiments.delivery import CountingExecutor, Delivery
 from experiments.driver import NEVER, LoadDriver
 from experiments.front_end_limits import front_end_limits
+from experiments.host import host_facts
 from experiments.records import Ledger, collect
 from experiments.resolve import Resolved, resolve
 from reports.run_data import RunData
@@ -52,6 +52,10 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
     Raises:
         InputError: the traffic cannot be read or is empty.
     """
+    if resolved.remote is not None:
+        from experiments.remote_run import run_remote
+
+        return run_remote(resolved, progress)
     traffic = resolved.traffic if resolved.real is None else resolved.real.own(resolved.traffic)
     began = time.perf_counter()
     with plugins_from(resolved.workload.folder):
@@ -262,14 +266,8 @@ def _simulated(resolved: Resolved, stretch: bool, executor: type[SimExecutor]) -
 
 
 def _host(loop_seconds: float, replica: Replica) -> dict:
-    return {
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "twinserve": version("twinserve"),
-        "wall_seconds": loop_seconds,
+    return host_facts(loop_seconds) | {
         "plans": replica.plans,
         "requests_per_second": replica.driver.count / loop_seconds if loop_seconds else None,
         "steps_per_second": replica.engine.recorder.steps / loop_seconds if loop_seconds else None,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }

@@ -42,6 +42,28 @@ def build_timeline(engine: Engine, requests: Requests, tokens: TokenTimes, end: 
     )  # fmt: skip
 
 
+def client_timeline(requests: Requests, tokens: TokenTimes, until: np.ndarray, end: float) -> Timeline:
+    """What a client sees of a server over time: requests sent, in flight and finished, and tokens. What it cannot see is 0.
+
+    Args:
+        until: when each request was over, in whatever way; NaN for one that was not at the end.
+    """
+    width = _width(end)
+    count = max(1, int(np.ceil(end / width - 1e-9)))
+    edges = np.minimum(np.arange(count + 1) * width, max(end, width * 1e-9))
+    sent = np.isfinite(requests.sent)
+    over = until[sent & np.isfinite(until)]
+    unseen = {name: np.zeros(count) for name in ("waiting", *_STATES, "busy")}
+    nothing = {name: np.zeros(count, np.int64) for name in (
+        "steps", "prefill_tokens", "decode_tokens", "refused", "preemptions", "cached_tokens",
+    )}  # fmt: skip
+    return Timeline(
+        width=width, time=edges[:-1], running=_level([(requests.sent[sent], 1.0), (over, -1.0)], edges), **unseen, **nothing,
+        output_tokens=_token_counts(tokens, edges), arrivals=_count(requests.sent, edges),
+        finished=_count(requests.finish, edges),
+    )  # fmt: skip
+
+
 def mean_of_samples(engine: Engine, column: str, end: float) -> float:
     """Time-weighted mean of a column of the recorder's samples over a run that stopped at `end` seconds."""
     samples = _columns(engine.recorder.samples, engine.state.allocator.capacity)

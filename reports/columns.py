@@ -52,6 +52,13 @@ TIMELINE = Table(
     since=dict.fromkeys(UNKNOWN_IN_SIMULATION, 2),
 )
 TABLES = (REQUESTS, TOKENS, STEPS, TIMELINE)
+CLIENT = Table(
+    "client.parquet",
+    dict.fromkeys(("request", "counted_input", "counted_output", "chunks", "http_status"), _INT)
+    | dict.fromkeys(("begun", "any_chunk", "stream_end"), _FLOAT)
+    | {"kind": _TEXT},
+)
+"""Only runs on a remote server have it."""
 
 
 def write_table(table: Table, source: object, folder: Path) -> None:

@@ -119,6 +119,8 @@ def _sections(data: RunData, s: dict) -> Iterable[list[tuple]]:
             ("Goodput (req/s)", number(s["request_goodput"]), "request_goodput"),
         ]
     yield _engine(s)
+    if data.host.get("client"):
+        yield _client(data.host["client"])
 
 
 def _counts(s: dict) -> list[tuple[str, str]]:
@@ -132,10 +134,10 @@ def _counts(s: dict) -> list[tuple[str, str]]:
 
 
 def _engine(s: dict) -> list[tuple[str, str]]:
-    rows = [
-        ("TTFT spent in front end / queue / prefill (ms)", " / ".join(
-            number(s[f"mean_{part}_ms"]) for part in ("front_end", "queue", "prefill"))),
-    ]  # fmt: skip
+    parts = [s[f"mean_{part}_ms"] for part in ("front_end", "queue", "prefill")]
+    rows = []
+    if any(part is not None for part in parts):
+        rows.append(("TTFT spent in front end / queue / prefill (ms)", " / ".join(number(part) for part in parts)))
     if s["engine_steps"]:
         rows.append(("Preemptions", number(s["preemptions"])))
         rows.append(("Recomputed tokens", number(s["recomputed_tokens"])))
@@ -144,6 +146,18 @@ def _engine(s: dict) -> list[tuple[str, str]]:
         wasted = sum(s[f"kv_{kind}_mean"] for kind in ("reserved", "internal", "external"))
         rows.append(("KV pool used, mean / peak", f"{share(s['kv_used_mean'])} / {share(s['kv_used_peak'])}"))
         rows.append(("KV pool reserved or wasted, mean", share(wasted)))
+    return rows
+
+
+def _client(facts: dict) -> list[tuple[str, str]]:
+    """What a client on the wall clock says of itself: whether it asked for what it was told to, and kept up."""
+    rows = []
+    if facts["prompt_tokens_wanted"]:
+        counted, wanted = number(facts["prompt_tokens_counted"]), number(facts["prompt_tokens_wanted"])
+        rows.append(("Prompt tokens, counted by the server / asked for", f"{counted} / {wanted}"))
+    lags = (facts["send_lag_p50"], facts["send_lag_p99"])
+    rows.append(("Sent behind schedule, p50 / p99 (ms)", " / ".join(number(v and v * 1e3) for v in lags)))
+    rows.append(("Client's use of a core", share(facts["cpu_share"])))
     return rows
 
 

@@ -34,6 +34,7 @@ _KINDS = ("distribution", "process")  # the same inside a group such as `arrival
 _SECONDS = ("start", "duration", "batch_wait")
 _TITLES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 _DECIDING = ("engine.kv.slab", "load.mode", "traffic.max_tokens")  # told also where it was left at its default
+_OF_ENGINES = ("engine", "scheduler", "kv cache", "parallel")  # not told of a server that somebody else set up
 _ELSEWHERE = ("engine.kv.capacity_tokens",)  # told in another line
 
 
@@ -58,6 +59,8 @@ def print_plan(info: dict, config: dict, console: Console, without: Iterable[str
         if label in without:
             continue
         parts = [Text(text, style) for text, style in _parts(found, values)]
+        if not parts and label in _OF_ENGINES and info.get("backend") == "http":
+            continue
         if label == "parallel":
             parts.append(Text(_gpus(info.get("gpus"))))
         if label == "kv cache" and info.get("kv_pool_tokens"):

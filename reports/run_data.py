@@ -142,6 +142,31 @@ class Timeline:
 
 
 @dataclass(slots=True)
+class Client:
+    """What a client of a remote server saw besides, one entry a request.
+
+    Attributes:
+        request: int64, row of the traffic.
+        counted_input, counted_output: int64, tokens as the server counts them, -1 where it does not. Where a prompt was made
+            up, `Requests.input_tokens` is what it was to have.
+        chunks: int64, chunks with text.   http_status: int64, 0 for none.
+        begun: float64, when the client took it up; until `Requests.sent` it waited for a connection.
+        any_chunk: float64, the first chunk of any kind, where some tools end TTFT.   stream_end: float64, after the last.
+        kind: object array, in which way it failed (`backends.http.answer.KINDS`); "" otherwise.
+    """
+
+    request: np.ndarray
+    counted_input: np.ndarray
+    counted_output: np.ndarray
+    chunks: np.ndarray
+    http_status: np.ndarray
+    begun: np.ndarray
+    any_chunk: np.ndarray
+    stream_end: np.ndarray
+    kind: np.ndarray
+
+
+@dataclass(slots=True)
 class RunData:
     """Everything measured in a run.
 
@@ -157,7 +182,8 @@ class RunData:
         provenance: sources of cost figures, list of {"what", "value", "source"}.
         warnings: sentences for the user. notes: things done to the traffic.
         host: not reproducible: `machine`, `wall_seconds` (of the run itself, from which reports tell the simulator's
-            speed), `date`, whatever else is worth keeping.
+            speed), `date`, whatever else is worth keeping. A remote run has `client` and `server`.
+        client: what the client of a remote server saw besides; None elsewhere.
     """
 
     requests: Requests
@@ -169,6 +195,7 @@ class RunData:
     warnings: list[str]
     notes: list[str]
     host: dict
+    client: Client | None = None
 
     def __repr__(self) -> str:
         """One line, for notebooks; `reports.metrics.summarize` has the figures."""

@@ -6,6 +6,7 @@ half a run, and an older run stays until the new one is whole.
     run.json            schema version, resolved configuration, seed, versions, provenance, summary; apart: `host`
     requests.parquet    one row a request          tokens.parquet, steps.parquet    when every token came
     timeline.parquet    the run over time          report.html                      the page for people
+    client.parquet      of a remote server: what its client saw besides
 
 Everything but `host` in run.json and the report is the same, byte for byte, for the same simulated run.
 """
@@ -21,10 +22,10 @@ from importlib import metadata
 from pathlib import Path
 
 from reports import strict_json
-from reports.columns import REQUESTS, STEPS, TABLES, TIMELINE, TOKENS, read_table, write_table
+from reports.columns import CLIENT, REQUESTS, STEPS, TABLES, TIMELINE, TOKENS, read_table, write_table
 from reports.fingerprint import traffic_fingerprint
 from reports.run_check import check_columns, check_head
-from reports.run_data import Requests, RunData, Timeline, TokenTimes
+from reports.run_data import Client, Requests, RunData, Timeline, TokenTimes
 from workloads.errors import InputError, OutputError, Place
 
 SCHEMA_VERSION = 2
@@ -123,9 +124,15 @@ def read_run(path: Path) -> RunData:
         warnings=head["warnings"],
         notes=head["notes"],
         host=head.get("host") or {},
+        client=_read_client(folder, head["schema_version"]),
     )
     check_columns(data, folder)
     return data
+
+
+def _read_client(folder: Path, version: int) -> Client | None:
+    """What the client of a remote server saw, where the run has it."""
+    return Client(**read_table(CLIENT, folder, version)) if (folder / CLIENT.file).is_file() else None
 
 
 def read_head(path: Path) -> dict:
@@ -199,6 +206,8 @@ def versions() -> dict[str, str | None]:
 def _fill(folder: Path, data: RunData, summary: dict, report: bool) -> None:
     for table, source in zip(TABLES, (data.requests, data.tokens, data.tokens, data.timeline), strict=True):
         write_table(table, source, folder)
+    if data.client is not None:
+        write_table(CLIENT, data.client, folder)
     (folder / RUN).write_text(strict_json.dumps(head_of(data, summary)) + "\n", "utf-8")
     if report:
         from reports.html import render_report

@@ -40,12 +40,12 @@ def explain(
       bench explain workload.yaml --prefill 8192 --decode 0 --set engine.quantization=fp8
     """
     from experiments import runner
-    from experiments.registries import REAL
+    from experiments.registries import WALL
 
     shapes = _shapes(decode, context, prefill)
     workload = options.load(file, settings, backend=backend, gpu=gpu)
-    if workload.backend.name in REAL:
-        raise workload.error("backend.name", "steps of a real model have no price", "add --backend sim --gpu NAME")
+    if workload.backend.name in WALL:
+        raise workload.error("backend.name", "only steps of the simulator have a price", "add --backend sim --gpu NAME")
     resolved = runner.resolve(workload)
     steps = [(shape, resolved.cost.step_seconds(shape), resolved.cost.explain(shape)) for shape in shapes]
     if json:

@@ -188,7 +188,7 @@ def _subjects(path: Path, how: Running) -> list[Subject]:
 
 def _run(path: Path, how: Running) -> list[Subject]:
     """Run a workload now, as often as asked."""
-    from experiments.registries import REAL
+    from experiments.registries import WALL
     from reports.baseline import SPEED
     from reports.gate import check_target, check_traffic
     from reports.metrics import summarize
@@ -198,7 +198,7 @@ def _run(path: Path, how: Running) -> list[Subject]:
     workload = options.load(path, how.settings, backend=how.backend, seed=how.seed)
     if workload.sweep:
         raise workload.error("sweep", "a gate looks at one run, not at a sweep", "remove the sweep: --set sweep=null")
-    real = workload.backend.name in REAL
+    real = workload.backend.name in WALL
     if how.repeat > 1 and not real:
         raise InputError(
             f"--repeat {how.repeat}: a run on backend {workload.backend.name} gives the same figures every time",

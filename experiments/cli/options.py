@@ -24,6 +24,10 @@ Load = Annotated[
     str | None,
     typer.Option("--load", metavar="auto|dummy", help="Override backend.load: dummy makes up a real model's weights."),
 ]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="Override backend.base_url: the server that backend http asks."),
+]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Override seed.")]
 Out = Annotated[
     Path | None,
@@ -46,6 +50,7 @@ def load(
     gpu: str | None = None,
     seed: int | None = None,
     weights: str | None = None,
+    base_url: str | None = None,
     over: list[str] | None = None,
 ) -> Workload:
     """The workload of a file with the command line's overrides on it; the named options win over `--set`.
@@ -55,7 +60,9 @@ def load(
     """
     from experiments.workload_file import load_workload
 
-    return load_workload(file, overrides(settings, backend=backend, gpu=gpu, seed=seed, weights=weights, over=over))
+    return load_workload(
+        file, overrides(settings, backend=backend, gpu=gpu, seed=seed, weights=weights, base_url=base_url, over=over)
+    )
 
 
 def overrides(
@@ -65,6 +72,7 @@ def overrides(
     gpu: str | None = None,
     seed: int | None = None,
     weights: str | None = None,
+    base_url: str | None = None,
     over: list[str] | None = None,
 ) -> list[Override]:
     """What the command line sets, in the order in which it counts; see `load`."""
@@ -75,6 +83,7 @@ def overrides(
         (("backend", "name"), "--backend", backend),
         (("backend", "gpu"), "--gpu", gpu),
         (("backend", "load"), "--load", weights),
+        (("backend", "base_url"), "--base-url", base_url),
         (("seed",), "--seed", seed),
     )
     found = [parse_override(text) for text in settings or []]

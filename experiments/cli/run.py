@@ -26,6 +26,7 @@ def run(
     backend: options.Backend = None,
     gpu: options.Gpu = None,
     load: options.Load = None,
+    base_url: options.BaseUrl = None,
     seed: options.Seed = None,
     settings: options.Set = None,
     step: options.Step = False,
@@ -51,8 +52,9 @@ def run(
       bench run workload.yaml --json | jq .summary.output_throughput
       bench run workload.yaml --backend torch --set model=./my-model
       bench run workload.yaml --backend torch --load dummy
+      bench run workload.yaml --backend http --base-url http://localhost:8000
     """
-    workload = options.load(file, settings, backend=backend, gpu=gpu, seed=seed, weights=load)
+    workload = options.load(file, settings, backend=backend, gpu=gpu, seed=seed, weights=load, base_url=base_url)
     draws = _draws(workload, intervals)
     if workload.sweep:
         from experiments.cli.sweep import run_and_show
@@ -78,12 +80,12 @@ def _draws(workload: Workload, intervals: bool) -> int:
     if not intervals:
         return 0
     from experiments.intervals import DRAWS
-    from experiments.registries import REAL
+    from experiments.registries import WALL
     from workloads.errors import InputError
 
     if workload.sweep:
         raise InputError("--intervals is for one run", hint="the points of a sweep have quick ones, without asking")
-    if workload.backend.name in REAL:
+    if workload.backend.name in WALL:
         raise InputError(f"backend {workload.backend.name} has no cost model whose errors could be drawn")
     return DRAWS
 
@@ -143,8 +145,11 @@ def run_one(
 def _resolve(workload: Workload, show: bool) -> Any:
     """Resolve a workload, with a progress bar where a model is read."""
     from experiments import runner
-    from experiments.registries import REAL
+    from experiments.registries import REAL, REMOTE
 
+    if workload.backend.name == REMOTE:
+        with Progress("asking the server", enabled=show):
+            return runner.resolve(workload)
     if workload.backend.name not in REAL:
         return runner.resolve(workload)
     with Progress("loading the model", enabled=show) as progress:

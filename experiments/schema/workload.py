@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
 from experiments import registries
-from experiments.schema.base import Milliseconds, Section, Text, Wrong, registered, wrong_from
+from experiments.schema.base import Milliseconds, Seconds, Section, Text, Wrong, registered, wrong_from
 from experiments.schema.cost import CostSection
 from experiments.schema.engine import EngineSection
 from experiments.schema.sampling import SamplingSection
@@ -35,7 +35,7 @@ def _model(name: str, info: ValidationInfo) -> str:
     source = model_source(name, (info.context or {}).get("folder", Path()))
     backend = info.data.get("backend")
     path = registries.is_hub_id(source) or source.startswith((".", "/", "~"))
-    if backend is not None and backend.name in registries.REAL and path:
+    if backend is not None and backend.name in registries.WALL and path:
         return name  # a folder that is yet to be made, or a repository of the hub: looked for when it is needed
     try:
         load_model(source)
@@ -57,11 +57,33 @@ def _gpu(name: str, info: ValidationInfo) -> str:
     return name
 
 
+def _url(address: str) -> str:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good or parts.query or parts.fragment or any(each.isspace() for each in address):
+        raise Wrong(f"expected an address of a server, got {address!r}", "such as http://localhost:8000")
+    return address
+
+
+HTTP_KEYS = (
+    "base_url", "api_key_env", "headers", "verify_tls", "model", "endpoint", "prompts", "extra_body", "chunk_usage",
+    "timeout", "warmup", "max_duration",
+)  # fmt: skip
+"""Keys of `backend` that only `http` reads."""
+REAL_KEYS = ("load", "dtype", "device")
+"""Keys of `backend` that only a real model here reads."""
+
+
 class BackendSection(Section):
     """`backend`: who runs the steps.
 
     Attributes:
-        name: `sim` (virtual time), `torch` or `triton` (a real model, here).
+        name: `sim` (virtual time), `torch` or `triton` (a real model, here), `http` (somebody's server).
         gpu: `sim` only: a name from `bench list gpus`, or a file that describes a device (`bench profile` writes one).
         link: `sim` only: what joins the GPUs of a node, if not what the table says (`bench list links`).
         network: `sim` only: what joins nodes, an adapter for each GPU; InfiniBand NDR if nothing is said.
@@ -69,6 +91,18 @@ class BackendSection(Section):
         load: real models: `auto` reads the checkpoint, `dummy` makes weights up, so that none is needed.
         dtype: real models: of weights, activations and KV; `auto` is the checkpoint's own.
         device: real models: `cpu` or `cuda`; `auto` is a GPU where there is one.
+        base_url: `http`: where the server is, such as `http://localhost:8000`.
+        api_key_env: `http`: the environment variable that holds the key.
+        headers: `http`: more of them, name and value.
+        verify_tls: `http`: whether the server's certificate must be good; true unless said otherwise.
+        model: `http`: what the server calls its model; unset = it is asked.
+        endpoint: `http`: `completions` or `chat`; `auto` is chat where the traffic has messages.
+        prompts: `http`: what made-up prompts are: `text`, of words that the server counts as a token each, or `ids`.
+        extra_body: `http`: fields for every request.
+        chunk_usage: `http`: have the server count in every chunk, for those that put several tokens into one.
+        timeout: `http`: a request that takes longer has failed; 10 min unless said otherwise.
+        warmup: `http`: requests sent before the run, which are not counted.
+        max_duration: `http`: nothing more is sent after that; what is in flight is waited for.
     """
 
     name: Annotated[str, registered("backend")] = "sim"
@@ -79,11 +113,27 @@ class BackendSection(Section):
     load: Literal["auto", "dummy"] | None = None
     dtype: Literal["auto", "bf16", "fp16", "fp32"] | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
+    base_url: Annotated[str, AfterValidator(_url)] | None = None
+    api_key_env: Text | None = None
+    headers: dict[str, str] | None = None
+    verify_tls: bool | None = None
+    model: Text | None = None
+    endpoint: Literal["auto", "completions", "chat"] | None = None
+    prompts: Literal["text", "ids"] | None = None
+    extra_body: dict[str, Any] | None = None
+    chunk_usage: bool | None = None
+    timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    warmup: Annotated[int, Field(ge=0)] | None = None
+    max_duration: Annotated[Seconds, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> BackendSection:
         if self.name == "sim" and self.gpu is None:
             raise Wrong("the simulator needs a GPU", "such as {name: sim, gpu: h100-sxm}; see `bench list gpus`")
+        if self.name == registries.REMOTE and self.base_url is None:
+            raise Wrong("where is the server?", "such as {name: http, base_url: http://localhost:8000}")
+        if self.prompts == "ids" and self.endpoint == "chat":
+            raise Wrong("chat takes messages, no token ids", "write endpoint: completions, or prompts: text", "prompts")
         return self
 
 

@@ -224,7 +224,7 @@ def test_repeats_are_for_wall_clock_backends(
     done = bench("gate", closed, "--baseline", tmp_path / "r.json", "--update", "--repeat", "3")
     assert done.exit_code == 2
     assert "same figures every time" in done.stderr
-    monkeypatch.setattr("experiments.registries.REAL", ("sim",))  # as if it took real time
+    monkeypatch.setattr("experiments.registries.WALL", ("sim",))  # as if it took real time
     monkeypatch.setattr(sys.modules["experiments.runner"], "resolve", lambda workload, *_: runner.resolve(workload))
     done = bench(
         "gate", closed, "--baseline", tmp_path / "r.json", "--update", "--repeat", "3", "--out", tmp_path / "out"

@@ -19,6 +19,7 @@ from simulate import run, workload
 from experiments import runner
 from experiments.schema import EngineSection, Workload
 from experiments.schema.sampling import SamplingSection
+from experiments.schema.workload import HTTP_KEYS
 from reports.metrics import summarize
 from workloads.errors import InputError
 
@@ -200,6 +201,7 @@ OTHERS = {
     "backend.load": Case(),
     "backend.dtype": Case(),
     "backend.device": Case(),
+    **{f"backend.{key}": Case() for key in HTTP_KEYS},  # tests in tests/backends/http
     **{
         f"cost.{key}": Case() for key in ("model", "tables", "calibration", "routing_skew")
     },  # tests in test_cost_section.py
