@@ -318,6 +318,7 @@ def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str,
 
 
 def leaves_of(value: Any) -> Any:
+    """Plain values as leaves that say the user wrote them."""
     if isinstance(value, dict):
         return {key: leaves_of(inner) for key, inner in value.items()}
     return {"value": value, "source": USER}
