@@ -9,6 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from backends.server.errors import ApiError
 from backends.server.words import Message
 
+_EXPECTED = {
+    "prompt": "text, token ids, a list of texts, or a list of lists of token ids",
+    "stop": "a text or a list of texts",
+    "messages": "a list of {role, content}, content text or parts of text",
+}
+
 Id = Annotated[int, Field(strict=True, ge=0)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -210,6 +216,9 @@ def parsed(kind: type[Some], data: bytes) -> Some:
         return kind.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        keys = [str(part) for part in first["loc"] if not str(part).startswith(("str", "list[", "function-"))]
-        key = ".".join(keys)
-        raise ApiError(f"{key}: {first['msg']}" if key else first["msg"], param=keys[0] if keys else None) from None
+        where = first["loc"]
+        name = str(where[0]) if where else None
+        if name in _EXPECTED and len(where) > 1 and first["type"] != "missing":  # of several that might be meant
+            raise ApiError(f"{name}: expected {_EXPECTED[name]}", param=name) from None
+        key = ".".join(str(part) for part in where)
+        raise ApiError(f"{key}: {first['msg']}" if key else first["msg"], param=name) from None

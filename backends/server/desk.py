@@ -15,6 +15,7 @@ from backends.server.meter import Meter
 from backends.server.words import Words
 from sim.cost.host import FrontEnd
 from sim.engine.engine import Engine
+from workloads.errors import InputError
 
 
 @dataclass(slots=True)
@@ -136,6 +137,39 @@ def limits(served: Served, prompt: int, wanted: int | None, default: int | None)
     if wanted is not None:
         return wanted
     return left if default is None else min(default, left)
+
+
+def check_model(served: Served, name: str | None) -> None:
+    """Refuse a model that is not here.
+
+    Raises:
+        ApiError: 404.
+    """
+    if name is not None and name != served.model:
+        message = f"The model `{name}` does not exist; this server has `{served.model}`."
+        raise ApiError(message, 404, param="model", code="model_not_found")
+
+
+def check_ids(served: Served, ids: list[int]) -> None:
+    """Refuse token ids that the model does not have.
+
+    Raises:
+        ApiError: 400.
+    """
+    if ids and max(ids) >= served.words.size:
+        raise ApiError(f"token ids must be below {served.words.size}, found {max(ids)}", param="prompt")
+
+
+def read(reader: Callable[..., list[int]], *given: Any) -> list[int]:
+    """What a tokenizer makes of a text.
+
+    Raises:
+        ApiError: it cannot.
+    """
+    try:
+        return reader(*given)
+    except InputError as error:
+        raise ApiError(error.message) from None
 
 
 def info(served: Served, created: int) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class _Open:
 
     ask: Ask
     said: int = 0
-    queued: float = 0.0  # seconds of the wall in the engine's queue
+    admitted: float = 0.0
     first: float = 0.0
     last: float = 0.0
     finish: str = ABORT
@@ -114,7 +114,6 @@ class EngineLoop(threading.Thread):
     def ask(self, ask: Ask) -> None:
         """Take a request in; its row is known from now on."""
         ask.row = next(self._rows)
-        ask.arrived = self._clock.now()
         self._inbox.append(ask)
         self._bell.set()
 
@@ -313,8 +312,8 @@ class EngineLoop(threading.Thread):
         if here.said == 1:
             here.first, cached = out, seq.cached_tokens
             wall, admitted = self._clock.wall, seq.admitted_at
-            here.queued = wall(max(admitted - seq.arrival, 0.0))
-            self._meter.first(seq, wall(out - ask.arrived), here.queued, wall(out - admitted))
+            here.admitted = admitted
+            self._meter.first(seq, wall(out - ask.arrived), wall(admitted - seq.arrival), wall(out - admitted))
         else:
             gap = out - here.last
             gaps[gap] = gaps.get(gap, 0) + 1
@@ -338,5 +337,6 @@ class EngineLoop(threading.Thread):
     def _over(self, here: _Open) -> None:
         del self._open[here.ask.row]
         wall = self._clock.wall
-        whole, decode = wall(here.last - here.ask.arrived), wall(here.last - here.first)
-        self._meter.finished(here.finish, len(here.ask.prompt), here.said, whole, decode, here.queued)
+        ask, last = here.ask, here.last
+        whole, decode, inference = wall(last - ask.arrived), wall(last - here.first), wall(last - here.admitted)
+        self._meter.finished(here.finish, len(ask.prompt), here.said, whole, decode, inference)

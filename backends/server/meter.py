@@ -173,11 +173,11 @@ class Meter:
         prefilled, self._prefilled = self._prefilled, self.tally.prefilled
         self.step_tokens.add(tokens + self._prefilled - prefilled)
 
-    def finished(self, reason: str, prompt: int, said: int, e2e: float, decode: float, queued: float) -> None:
+    def finished(self, reason: str, prompt: int, said: int, e2e: float, decode: float, inference: float) -> None:
         """An answer is complete."""
         self.finished_by[reason] += 1
         self.e2e.add(e2e)
-        self.inference.add(e2e - queued)
+        self.inference.add(inference)
         self.decode.add(decode)
         self.prompts.add(prompt)
         self.answers.add(said)

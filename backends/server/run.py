@@ -6,16 +6,18 @@ import contextlib
 import errno
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
 
-from backends.server.app import make_app
+from backends.server.app import App
 from backends.server.desk import Served
 from workloads.errors import InputError, Place
 
 _BACKLOG = 2048
+_SWITCH = 2e-4  # seconds after which the event loop makes room for the engine's thread: Python's own 5 ms are a step
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -86,12 +88,17 @@ def serve(
     def stop() -> None:
         server.should_exit = True
 
-    app = make_app(served, stop)
+    app = App(served, stop)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=max(1, round(drain)),
         server_header=False, ws="none",
     )  # fmt: skip
     server = _Server(config)
     server.on_signal = on_signal
-    server.run(sockets=[sock])
-    return app.state.desk.fault
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH)
+    try:
+        server.run(sockets=[sock])
+    finally:
+        sys.setswitchinterval(interval)
+    return app.desk.fault if app.desk is not None else None
