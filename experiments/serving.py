@@ -181,13 +181,17 @@ def _real(resolved: Resolved, clock: Any) -> tuple[Any, Any, Words]:
     return engine, RealSide(executor, {"temperature": 1.0, **written}), words
 
 
-def check_speed(speed: float, backend: str) -> None:
-    """A real model cannot be made faster.
+def check_backend(workload: Workload, speed: float) -> None:
+    """What cannot be served, or not at that speed.
 
     Raises:
         InputError: it was asked for.
     """
-    if speed != 1.0 and backend in REAL:
-        raise InputError(
-            f"backend {backend} runs at its own speed", place=Place(file="--speed"), hint="leave --speed out"
+    name = workload.backend.name
+    if name != "sim" and name not in REAL:
+        raise workload.error(
+            "backend.name", f"backend {name} has no engine of ours to serve", "use sim, torch or triton"
         )
+    if speed != 1.0 and name in REAL:
+        hint = "leave --speed out"
+        raise InputError(f"backend {name} runs at its own speed", place=Place(file="--speed"), hint=hint)

@@ -17,14 +17,16 @@ class TextStream:
     Args:
         decode: from token ids to text.
         stops: texts that end the answer; they are no part of it.
+        least: so many tokens come before any of them counts.
 
     Attributes:
         stopped: whether one of them came.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), least: int = 0) -> None:
         self._decode = decode
         self._stops = tuple(stops)
+        self._free = least if stops else 0  # tokens that no stop counts in
         self._ids: list[int] = []  # the last tokens that were given out, and those that were not
         self._done, self._text = 0, ""  # how many of them were given out, and their text
         self._held = ""  # text that may be the beginning of a stop
@@ -38,6 +40,11 @@ class TextStream:
         """
         if self.stopped:
             return ""
+        if self._free:
+            free, rest = tokens[: self._free], tokens[self._free :]
+            self._free -= len(free)
+            passed = self._decoded(free, last or bool(rest) or not self._free)
+            return passed + self.add(rest, last) if rest else passed
         new = self._held + self._decoded(tokens, last)
         self._held = ""
         if not self._stops:

@@ -86,7 +86,7 @@ class Generating:
             length = None if drawn is None else max(1, min(max(drawn, body.min_tokens), most))
             least = min(body.min_tokens, most)
             asks.append(Ask(ids, most, least, length, body.sampling(), body.priority, mailbox, index, arrived))
-            choices.append(Choice(TextStream(words.decode, body.stops), len(ids)))
+            choices.append(Choice(TextStream(words.decode, body.stops, least), len(ids)))
         return asks, choices, Shape(isinstance(body, Chat), body.model or served.model)
 
     async def _whole(self, mailbox: Mailbox, choices: list[Choice], shape: Shape, reply: Reply) -> None:

@@ -275,8 +275,7 @@ class EngineLoop(threading.Thread):
         """Tokens of a step that ended, to where they go when the front end is through with them."""
         out = end
         if (front := self._front) is not None:
-            work = 0.0 if self._held_back else front.output_work * len(outcome.tokens)
-            self._drained = max(self._drained, end) + work
+            self._drained = max(self._drained, end) + front.output_work * self._further(outcome)
             out = self._drained + front.token_seconds
         ended = dict(self._ended)
         self._ended.clear()
@@ -302,6 +301,13 @@ class EngineLoop(threading.Thread):
             self._deliver(letters)
         elif letters:
             self._outbox.append((out, letters))
+
+    def _further(self, outcome: StepOutcome) -> int:
+        """Tokens of a step that are streamed and not the first of their answer: those that keep the front end busy."""
+        if self._held_back:  # a batch that is handed out whole at its end is no stream
+            return 0
+        opened = self._open
+        return sum(1 for seq in outcome.tokens if (here := opened.get(seq.row)) is not None and here.said)
 
     def _letter(
         self, here: _Open, seq: Sequence, token: int, out: float, gaps: dict[float, int], over: bool

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from backends.server.asks import Ask
+from backends.server.asks import LENGTH, Ask
 from backends.torch.executor import TorchExecutor
 from backends.torch.sampling import SamplingParams
+from backends.torch.timing import StepTimes
 from sim.engine.sequence import Sequence
 from workloads.traffic import Request, Span, private_content
+
+
+class _Forgotten(StepTimes):
+    """Times of steps that nobody asks for: a server runs for weeks."""
+
+    def add(self, end: float, device: float, host: float) -> None:
+        """Not kept."""
 
 
 class RealSide:
@@ -23,6 +31,7 @@ class RealSide:
 
     def __init__(self, executor: TorchExecutor, defaults: dict[str, Any]) -> None:
         self._executor, self._defaults = executor, defaults
+        executor.times = _Forgotten()
 
     def request(self, ask: Ask) -> Request:
         """What the engine gets, once the executor has been told what it contains.
@@ -37,5 +46,6 @@ class RealSide:
         return Request(ask.row, ask.arrived, count, ask.max_tokens, ask.max_tokens, spans, ask.priority)
 
     def finish(self, seq: Sequence) -> str:
-        """Why an answer ended."""
-        return self._executor.book[seq].reason or "length"
+        """Why an answer ended; its words are not kept, as no prompt refers to them."""
+        self._executor.book.release(seq.row)
+        return self._executor.book[seq].reason or LENGTH

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -45,16 +47,55 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-class _Server(uvicorn.Server):
-    """Stops when it is asked to, without raising the signal again when it has: that is how a server ends.
+class Server(uvicorn.Server):
+    """A server of one engine.
 
-    The first signal lets what runs come to its end, for as long as the configuration allows; the second stops at once.
+    It stops when it is asked to, by SIGINT or SIGTERM, and does not raise the signal again when it has: that is how a server
+    ends. The first lets what runs come to its end, for as long as `drain` allows; the second stops at once.
+
+    Args:
+        served: the engine.
+        drain: seconds that requests under way are given when the server is stopped.
+        on_signal: called when it is asked to stop, with whether it was asked before.
     """
 
-    on_signal: Callable[[bool], None] | None = None
+    def __init__(
+        self, served: Served, *, drain: float = 30.0, on_signal: Callable[[bool], None] | None = None
+    ) -> None:  # fmt: skip
+        self._app = App(served, self.stop)
+        self._on_signal = on_signal
+        super().__init__(
+            uvicorn.Config(
+                self._app, log_level="warning", access_log=False, lifespan="on", server_header=False, ws="none",
+                timeout_graceful_shutdown=max(1, math.ceil(drain)),
+            )
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """Let what runs come to its end, and stop."""
+        self.should_exit = True
+
+    def until_stopped(self, sock: socket.socket) -> None:
+        """Serve on a socket that listens.
+
+        Raises:
+            Exception: what made the engine fail, if anything did.
+        """
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH)
+        try:
+            self.run(sockets=[sock])
+        finally:
+            sys.setswitchinterval(interval)
+        if self._app.desk is not None and self._app.desk.fault is not None:
+            raise self._app.desk.fault
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Signals are ours while the server runs; other threads than the first get none."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         before = {each: signal.signal(each, self._asked) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -64,41 +105,7 @@ class _Server(uvicorn.Server):
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         again = self.should_exit
-        if self.on_signal is not None:
-            self.on_signal(again)
+        if self._on_signal is not None:
+            self._on_signal(again)
         self.should_exit = True
         self.force_exit = again
-
-
-def serve(
-    served: Served, sock: socket.socket, *, drain: float = 30.0, on_signal: Callable[[bool], None] | None = None
-) -> BaseException | None:
-    """Serve until SIGINT or SIGTERM.
-
-    Args:
-        sock: which listens.
-        drain: seconds that requests under way are given when the server is stopped.
-        on_signal: called when it is asked to stop, with whether it was asked before.
-
-    Returns:
-        The fault that ended the engine, if one did.
-    """
-    server: _Server
-
-    def stop() -> None:
-        server.should_exit = True
-
-    app = App(served, stop)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=max(1, round(drain)),
-        server_header=False, ws="none",
-    )  # fmt: skip
-    server = _Server(config)
-    server.on_signal = on_signal
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH)
-    try:
-        server.run(sockets=[sock])
-    finally:
-        sys.setswitchinterval(interval)
-    return app.desk.fault if app.desk is not None else None

@@ -45,9 +45,9 @@ class SimulatedSide:
     def _stopped(self, key: int, length: int, least: int, stops: tuple[str, ...]) -> int:
         """After how many tokens one of the texts is complete; 0: never."""
         text = ""
-        for place in range(length):
+        for place in range(least, length):
             text += self._words.decode([filler(self._words.fillers, key, place)])
-            if place + 1 >= least and any(stop in text for stop in stops):
+            if any(stop in text for stop in stops):
                 return place + 1
         return 0
 

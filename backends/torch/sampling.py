@@ -18,6 +18,7 @@ class SamplingParams:
         repetition_penalty: above 1 makes tokens that the prompt or the answer has less likely (Keskar et al. 2019).
         seed: of its own: equal prompts with equal seeds get equal answers. None: the engine's seed and the request's number.
         max_tokens: of the answer, at most. n: answers to one prompt.
+        min_tokens: nothing ends the answer before there are so many; stop texts count in what comes after them.
         stop: texts that end the answer; they are no part of it. A text may be given without a list.
         stop_token_ids: tokens that end the answer, beside the model's own.
         ignore_eos: the model's own end-of-text tokens do not end it. With no `stop_token_ids` its length is then forced.
@@ -31,6 +32,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     seed: int | None = None
     max_tokens: int = 16
+    min_tokens: int = 0
     n: int = 1
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -48,6 +50,7 @@ class SamplingParams:
             "min_p": (0 <= self.min_p <= 1, "must be between 0 and 1"),
             "repetition_penalty": (0 < self.repetition_penalty < float("inf"), "must be above 0"),
             "max_tokens": (self.max_tokens >= 1, "must be at least 1"),
+            "min_tokens": (0 <= self.min_tokens <= self.max_tokens, f"must be 0 to max_tokens={self.max_tokens}"),
             "n": (self.n >= 1, "must be at least 1"),
             "stop": (all(isinstance(each, str) and each for each in stop), "must be texts, none of them empty"),
             "logprobs": (self.logprobs is None or self.logprobs >= 0, "must be 0 or more"),

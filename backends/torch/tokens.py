@@ -106,13 +106,16 @@ class Tokens:
 
     def stops_with(self, token: int) -> bool:
         """Whether this token, or the text that it completes, is a stop."""
+        free = self.prompt + self.sampling.min_tokens  # tokens up to here end nothing
+        if len(self.ids) < free:
+            return False
         if token in self.stops:
             return True
         if self.decode is None or not self.sampling.stop:
             return False
         # A character takes at most a few tokens and a token has at least a byte, so that this much holds any stop text.
         reach = max(len(stop.encode()) for stop in self.sampling.stop) + 4
-        text = self.decode([*self.ids[max(self.prompt, len(self.ids) - reach) :], token])
+        text = self.decode([*self.ids[max(free, len(self.ids) - reach) :], token])
         return any(stop in text for stop in self.sampling.stop)
 
     @property
@@ -166,6 +169,10 @@ class TokenBook:
         """The complete answer of a request's first sample; None if there is none."""
         said = self._answers.get(answer_content(row))
         return None if said is None else said.tolist()
+
+    def release(self, row: int) -> None:
+        """No later prompt contains the answer of this request."""
+        self._answers.pop(answer_content(row), None)
 
     def bind(self, seq: Sequence) -> None:
         """The answer of a sequence is complete: spans that name it mean these tokens from now on."""

@@ -63,14 +63,13 @@ def serve(
     from experiments import runner
     from experiments.cli.progress import Progress
     from experiments.registries import REAL
-    from experiments.serving import check_speed, make_served, plan_of
+    from experiments.serving import check_backend, make_served, plan_of
 
     need_server("bench serve")
     plan = plan_of(file, options.overrides(settings, backend=backend, gpu=gpu, seed=seed, weights=load))
     name = plan.workload.backend.name
-    check_speed(speed, name)
-    from backends.server.run import listen
-    from backends.server.run import serve as serve_until_stopped
+    check_backend(plan.workload, speed)
+    from backends.server.run import Server, listen
 
     sock = listen(host, port)
     try:
@@ -79,11 +78,9 @@ def serve(
         served = make_served(plan, resolved, speed=speed, name=served_model_name, max_waiting=max_waiting)
         if not quiet:
             _show(plan, resolved, served, sock.getsockname(), speed)
-        fault = serve_until_stopped(served, sock, drain=drain, on_signal=None if quiet else _stopping(drain))
+        Server(served, drain=drain, on_signal=None if quiet else _stopping(drain)).until_stopped(sock)
     finally:
         sock.close()
-    if fault is not None:
-        raise fault
 
 
 def _show(plan: Plan, resolved: Resolved, served: Any, address: tuple, speed: float) -> None:
