@@ -49,7 +49,7 @@ def collect_remote(
     first, finish, until, sent = (np.full(size, np.nan) for _ in range(4))
     output = np.zeros(size, np.int64)
     status, reason = np.full(size, UNFINISHED, object), np.full(size, "", object)
-    client = _nothing_seen(size)
+    client, cached = _nothing_seen(size), np.zeros(size, np.int64)
     for row, answer in answers.items():
         sent[row] = answer.sent if np.isfinite(answer.sent) else answer.begun
         if len(answer.times):
@@ -58,13 +58,14 @@ def collect_remote(
             status[row], finish[row] = FINISHED, answer.times[-1]
         elif answer.kind:
             status[row], reason[row] = FAILED, answer.reason
-        until[row] = answer.end
+        until[row], cached[row] = answer.end, max(answer.cached_tokens, 0)
         _note(client, row, answer)
     orphans = np.isnan(sent)
     if complete and not stopped_early:
         status[orphans], reason[orphans] = REFUSED, EARLIER_TURN
     tokens = _tokens(answers)
     requests = _requests(traffic, driver.sent.copy(), sent, first, finish, output, status, reason, client)
+    requests.cached_tokens = cached
     timeline = client_timeline(requests, tokens, until, end)
     wanted = traffic.input_tokens
     if not complete or stopped_early:

@@ -67,6 +67,7 @@ def client_facts(remote: RemoteBackend, found: Found, overhead: Overhead) -> dic
         "output_tokens_wanted": int(r.target_tokens[done].sum()),
         "output_tokens_counted_by": "server" if (client.counted_output[done] >= 0).all() and done.any() else "chunks",
         "chunks": int(client.chunks.sum()),
+        "cached_tokens": int(r.cached_tokens.sum()) or None,
         "send_lag_p50": _percentile(lag, 50),
         "send_lag_p99": _percentile(lag, 99),
         "send_lag_max": float(lag.max()) if len(lag) else None,

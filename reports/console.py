@@ -155,6 +155,8 @@ def _client(facts: dict) -> list[tuple[str, str]]:
     if facts["prompt_tokens_wanted"]:
         counted, wanted = number(facts["prompt_tokens_counted"]), number(facts["prompt_tokens_wanted"])
         rows.append(("Prompt tokens, counted by the server / asked for", f"{counted} / {wanted}"))
+    if facts.get("cached_tokens"):
+        rows.append(("Prompt tokens from the server's cache", number(facts["cached_tokens"])))
     lags = (facts["send_lag_p50"], facts["send_lag_p99"])
     rows.append(("Sent behind schedule, p50 / p99 (ms)", " / ".join(number(v and v * 1e3) for v in lags)))
     rows.append(("Client's use of a core", share(facts["cpu_share"])))

@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 
-from backends.http.answer import CONNECT, CUT, STATUS, TIMEOUT, Answer, Reader, message_of
+from backends.http.answer import BROKEN, CONNECT, CUT, STATUS, TIMEOUT, Answer, Reader, message_of
 from backends.http.events import EventStream
 
 IDLE, CONNECT_TIMEOUT = 4.0, 30.0
@@ -129,6 +129,10 @@ class Client:
         return answer
 
     async def _read(self, response: aiohttp.ClientResponse, answer: Answer, keep: bool) -> None:
+        if response.content_type == "application/json":
+            said = message_of(await response.content.read(_LONGEST_ERROR))
+            answer.fail(BROKEN, f"no stream but {said}")
+            return
         events, reader, now = EventStream(), Reader(answer, keep), self._now
         async for received in response.content.iter_any():
             at = now()

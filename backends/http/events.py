@@ -18,8 +18,6 @@ class EventStream:
 
     def feed(self, received: bytes) -> list[bytes]:
         """The data of every event that is complete now."""
-        if b"\r" in received:  # both line endings are allowed
-            received = received.replace(b"\r\n", b"\n")
         text = self._rest + received if self._rest else received
         *lines, self._rest = text.split(b"\n")
         return self._events(lines)
@@ -32,9 +30,10 @@ class EventStream:
     def _events(self, lines: list[bytes]) -> list[bytes]:
         events = []
         for line in lines:
+            line = line.removesuffix(b"\r")  # both line endings are allowed
             if line.startswith(b"data:"):
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-            elif not line.strip(b"\r") and self._data:
+            elif not line and self._data:
                 events.append(b"\n".join(self._data) if len(self._data) > 1 else self._data[0])
                 self._data = []
         return events

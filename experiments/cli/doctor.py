@@ -17,6 +17,8 @@ OLDEST_PYTHON = (3, 11)
 LEAST_DISK = 1 << 30
 USES = {
     "engine": "the real engine needs it",
+    "http": "benchmarking a server needs it",
+    "server": "bench serve needs it",
     "ray": "only sweeps on a Ray cluster need it",
     "notebooks": "only running notebooks needs it",
     "docs": "only building the documentation needs it",
@@ -44,7 +46,7 @@ def doctor(json: options.Json = False) -> None:
       bench doctor
       bench doctor --json
     """
-    findings = [_python(), *_packages(), *_shadows(), _disk(), *_devices()]
+    findings = [_python(), *_packages(), *_shadows(), _disk(), *_devices(), _http()]
     if json:
         from experiments.cli.run import print_json
 
@@ -185,6 +187,14 @@ def _has_folder() -> bool:
     except OSError:
         return False
     return True
+
+
+def _http() -> Finding:
+    from importlib.util import find_spec
+
+    if find_spec("aiohttp") is None:
+        return Finding("backend http", NOTE, f"aiohttp not installed: {install('http')}")
+    return Finding("backend http", GOOD, "runs here; it needs a server (backend.base_url)")
 
 
 def _torch(gpu: bool) -> Finding:

@@ -302,10 +302,11 @@ def _run_folder(folder: Path) -> list[Row]:
         raise InputError(
             "does not tell the GPU", place=Place(str(folder / "run.json")), hint="set backend.gpu in the workload"
         )
+    said = {"preset": "vllm", "quantization": ""} | config.get("engine", {})  # a remote run says what its user wrote
     base = _row(
-        str(folder / "run.json"), 1, source=folder.name, table_id=folder.name, engine=str(_values(config["engine"]["preset"])),
+        str(folder / "run.json"), 1, source=folder.name, table_id=folder.name, engine=str(_values(said["preset"])),
         model=workload["model"], gpu=workload["backend"]["gpu"], load_kind="open_loop_trace", notes="run of ours",
-        weight_dtype=str(_values(config["engine"]["quantization"])), extra={"workload": workload},
+        weight_dtype=str(_values(said["quantization"])), extra={"workload": workload},
     )  # fmt: skip
     found = []
     for key, metric in _BENCH_RATES.items():

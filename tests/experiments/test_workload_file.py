@@ -170,8 +170,8 @@ CASES = {
         ["w.yaml:2: backend.name: unknown backend"],
     ),
     "a backend that is not there": (
-        MODEL + "backend: {name: http, base_url: 'http://x'}\n" + TRAFFIC,
-        ["w.yaml:2: backend.name: unknown backend", "w.yaml:2: backend.base_url: unknown key"],
+        MODEL + "backend: {name: htttp, base_urls: 'http://x'}\n" + TRAFFIC,
+        ["w.yaml:2: backend.name: unknown backend", "w.yaml:2: backend.base_urls: unknown key"],
     ),
     "both kinds of traffic": (
         HEAD + "traffic:\n  trace: {path: chat.jsonl}\n  synthetic: {requests: 1, input_tokens: 1, output_tokens: 1}\n",
