@@ -218,8 +218,9 @@ class Assembler:
         compute = mode.compute if covered else "bf16"
         kind = "fp8-block" if compute == "fp8" and mode.group < -1 else compute
         if covered and mode.weight_only:
-            # Devices with FP4 tensor cores multiply 4-bit experts with 8-bit activations; others unpack them to 16 bit.
-            narrow = mode.bits == 4 and self.gpu.fp4 > 0
+            # Devices with FP4 tensor cores multiply MXFP4 experts with 8-bit activations. Others unpack them to 16 bit, and so
+            # do all with integers (AWQ, GPTQ), whose values those tensor cores do not know.
+            narrow = mode.name == "mxfp4" and self.gpu.fp4 > 0
             kind, compute = ("mxfp4", "fp8") if narrow else ("weight-only", "bf16")
         constants = self._taken("moe", kind)
         if covered and mode.weight_only and "taken over" not in constants.source:

@@ -329,10 +329,14 @@ def nearest_measured(gpu: GPUSpec) -> str:
 
 
 def _sibling(gpu: GPUSpec) -> str:
-    """A GPU of the same architecture of which some kernels were measured, or ""."""
-    if gpu.arch == "blackwell":  # the workstation's Blackwell has neither B200's tensor cores nor its memory
-        return "b200-sxm" if gpu.has_fast_link else ""
-    return "l40s" if gpu.arch == "ada" else ""
+    """A GPU of the same architecture of which some kernels were measured, or "".
+
+    The workstation's Blackwell has neither B200's tensor cores nor its memory. Its multiprocessors take Ada's instructions
+    (mma.sync; 100 KB of shared memory, 48 warps: CUDA's table of compute capabilities 8.9 and 12.0) and read GDDR as Ada's do.
+    """
+    if gpu.arch == "blackwell" and gpu.has_fast_link:
+        return "b200-sxm"
+    return "l40s" if gpu.arch in ("ada", "blackwell") else ""
 
 
 def _layers(gpu: GPUSpec, engine: str) -> list[dict[str, Any]]:

@@ -89,8 +89,11 @@ def around_nodes(network: Link, nics: int, inside: Link | None) -> Link:
 
 def through_host(link: Link) -> Link:
     """A PCIe link between GPUs that have no other: data is written to host memory and read again, by a library that copies it
-    through its own buffers. An estimate; two RTX PRO 6000 (vLLM 0.19, LLMServingSim's runs) take some 170 us for 1 MB."""
-    return Link(f"{link.name} through the host", 0.3 * link.bandwidth, link.latency + 20e-6, link.about)
+    through its own buffers. An estimate: two RTX PRO 6000 (vLLM 0.19, LLMServingSim's runs) take some 170 us for 1 MB; small
+    messages take some 20 us between two A100 of two sockets, 27 between four RTX PRO 6000 and 95 between eight, as decode steps
+    have it that are otherwise priced right (vLLM 0.19, github.com/cssnoeasy/a100-vllm-benchmark-blog; vLLM 0.11,
+    github.com/cloudrift-ai/server-benchmark): 7 to 15 us a hop."""
+    return Link(f"{link.name} through the host", 0.3 * link.bandwidth, link.latency + 8e-6, link.about)
 
 
 def load_link(name: str) -> Link:
