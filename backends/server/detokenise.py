@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 _BROKEN = "\ufffd"
-_PATIENCE = 8  # tokens without a whole character after which what there is is given out: no character takes so many
+_PATIENCE = 64  # tokens of which none ends with a character, after which what there is is given out: that is no text
 
 
 class TextStream:
@@ -27,8 +27,8 @@ class TextStream:
         self._decode = decode
         self._stops = tuple(stops)
         self._free = least if stops else 0  # tokens that no stop counts in
-        self._ids: list[int] = []  # the last tokens that were given out, and those that were not
-        self._done, self._text = 0, ""  # how many of them were given out, and their text
+        self._ids: list[int] = []  # the last tokens that were given out whole, and what came after them
+        self._done = self._given = 0  # how many tokens were, and how many characters of the text of all
         self._held = ""  # text that may be the beginning of a stop
         self.stopped = False
 
@@ -62,13 +62,15 @@ class TextStream:
         ids = self._ids
         ids += tokens
         text = self._decode(ids)
-        if text.endswith(_BROKEN) and not last and len(ids) - self._done < _PATIENCE:
-            return ""
-        new = text[len(self._text) :]
+        whole = text if last else text.rstrip(_BROKEN)
+        given = self._given
+        if len(whole) < len(text) and len(ids) - self._done < _PATIENCE:
+            self._given = max(given, len(whole))
+            return whole[given:]
         del ids[: self._done]
         self._done = len(ids)
-        self._text = self._decode(ids)
-        return new
+        self._given = len(self._decode(ids))
+        return text[given:]
 
     @staticmethod
     def _begun(text: str, stop: str) -> int:

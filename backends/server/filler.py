@@ -68,15 +68,15 @@ class FillerExecutor(SimExecutor):
 
     Attributes:
         book: the tokens of every sequence that is alive.
-        prompts: whether the plan that came back last computes prompts.
+        prompts: whether the plan that came back last computes prompts. decoded: tokens that it gave decoding sequences.
     """
 
     def __init__(self, cost: CostModel, depth: int = 1) -> None:
         super().__init__(cost, depth)
         self.book: WeakKeyDictionary[Sequence, Spoken] = WeakKeyDictionary()
-        self.prompts = False
+        self.prompts, self.decoded = False, 0
         self._given: dict[int, tuple[Seq[int], Seq[int], int, str]] = {}
-        self._sent: dict[int, tuple[list[Sequence], bool]] = {}
+        self._sent: dict[int, tuple[list[Sequence], list[Sequence], bool]] = {}
 
     def give(self, row: int, prompt: Seq[int], fillers: Seq[int], key: int, finish: str = "length") -> None:
         """Say what request `row` contains and what it will be answered, before the engine gets it."""
@@ -87,17 +87,20 @@ class FillerExecutor(SimExecutor):
         self.book[seq] = Spoken(*self._given.pop(seq.row), output_tokens)
 
     def submit(self, plan: StepPlan, now: float, until: float) -> StepOutcome:
-        told = [chunk.seq for chunk in plan.chunks if chunk.samples] + plan.decoding()
+        sampled = [chunk.seq for chunk in plan.chunks if chunk.samples]
+        decoding = plan.decoding()
         outcome = super().submit(plan, now, until)
-        self._sent[id(outcome)] = told, bool(plan.chunks)
+        self._sent[id(outcome)] = decoding, sampled, bool(plan.chunks)
         return outcome
 
     def collect(self, ticket: Any) -> StepOutcome:
-        told, self.prompts = self._sent.pop(id(ticket))
-        book = self.book
-        ticket.tokens = tokens = {}
-        for seq in told:
-            mine = book.get(seq)
-            if mine is not None and mine.left:  # else it ended with the plan before, which this one did not know yet
-                tokens[seq] = mine.next()
+        decoding, sampled, self.prompts = self._sent.pop(id(ticket))
+        ticket.tokens = self._tokens(decoding)
+        self.decoded = len(ticket.tokens)
+        ticket.tokens |= self._tokens(sampled)
         return ticket
+
+    def _tokens(self, told: list[Sequence]) -> dict[Sequence, int]:
+        """A token for each whose answer did not end with the plan before, which was not known when this one was made."""
+        book = self.book
+        return {seq: mine.next() for seq in told if (mine := book.get(seq)) is not None and mine.left}

@@ -44,9 +44,11 @@ class Side(Protocol):
 
     Attributes:
         real: whether steps take the time that they take; else they are simulated.
+        decoded: simulated ones: tokens of the step that came back last which decoding sequences got.
     """
 
     real: bool
+    decoded: int
 
     def request(self, ask: Ask) -> Request:
         """What the engine gets, once the executor has been told what it contains.
@@ -154,7 +156,7 @@ class EngineLoop(threading.Thread):
     def _serve(self) -> None:
         engine, looks, clock, real = self._engine, self._looks, self._clock, self._side.real
         depth = engine.config.depth
-        now = clock.now()
+        now = clock.now() if real else 0.0
         while not self._stopped:
             self._read()
             if self._cancelled:
@@ -275,7 +277,7 @@ class EngineLoop(threading.Thread):
         """Tokens of a step that ended, to where they go when the front end is through with them."""
         out = end
         if (front := self._front) is not None:
-            self._drained = max(self._drained, end) + front.output_work * self._further(outcome)
+            self._drained = max(self._drained, end) + front.output_work * self._streamed()
             out = self._drained + front.token_seconds
         ended = dict(self._ended)
         self._ended.clear()
@@ -302,12 +304,9 @@ class EngineLoop(threading.Thread):
         elif letters:
             self._outbox.append((out, letters))
 
-    def _further(self, outcome: StepOutcome) -> int:
-        """Tokens of a step that are streamed and not the first of their answer: those that keep the front end busy."""
-        if self._held_back:  # a batch that is handed out whole at its end is no stream
-            return 0
-        opened = self._open
-        return sum(1 for seq in outcome.tokens if (here := opened.get(seq.row)) is not None and here.said)
+    def _streamed(self) -> int:
+        """Tokens of the last step that occupy the front end; a batch that is handed out whole at its end is no stream."""
+        return 0 if self._held_back else self._side.decoded
 
     def _letter(
         self, here: _Open, seq: Sequence, token: int, out: float, gaps: dict[float, int], over: bool

@@ -28,6 +28,7 @@ class RealSide:
     """
 
     real = True
+    decoded = 0
 
     def __init__(self, executor: TorchExecutor, defaults: dict[str, Any]) -> None:
         self._executor, self._defaults = executor, defaults

@@ -42,6 +42,11 @@ class SimulatedSide:
         spans = (Span(private_content(ask.row), 0, len(prompt)),)
         return Request(ask.row, ask.arrived, len(prompt), length, ask.max_tokens, spans, ask.priority)
 
+    @property
+    def decoded(self) -> int:
+        """Tokens of the last step that decoding sequences got."""
+        return self._executor.decoded
+
     def _stopped(self, key: int, length: int, least: int, stops: tuple[str, ...]) -> int:
         """After how many tokens one of the texts is complete; 0: never."""
         text = ""
