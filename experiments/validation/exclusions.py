@@ -55,6 +55,11 @@ def _load_missing(c: Candidate) -> bool:
     return load.kind == "phase" and (not load.phase or load.number < 1)
 
 
+def _speculates(notes: str) -> bool:
+    off = re.search(r"(spec_decoding|mtp|speculative)\s*=\s*(none|0|off|false)", notes, re.IGNORECASE)
+    return not off and re.search(r"speculat|\bmtp\b|eagle|medusa", notes, re.IGNORECASE) is not None
+
+
 def _no_data(kind: str) -> Callable[[Candidate], bool]:
     return lambda c: c.load is not None and c.load.kind == kind
 
@@ -69,8 +74,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "speculative decoding", "draft tokens are not simulated here", False,
-        lambda c: bool(re.search(r"speculat|\bmtp\b|eagle|medusa", c.row.notes, re.IGNORECASE))
-        and not re.search(r"(spec_decoding|mtp|speculative)\s*=\s*(none|0|off|false)", c.row.notes, re.IGNORECASE),
+        lambda c: _speculates(c.row.notes) or (c.deployment is not None and c.deployment.mapped.speculation == "on"),
     ),
     Rule("lengths unknown", "the lengths of prompts or answers are not stated", False, _lengths_missing),
     Rule("load unknown", "batch, concurrency or rate is not stated", False, _load_missing),
@@ -83,6 +87,8 @@ RULES: tuple[Rule, ...] = (
          lambda c: "IMPOSSIBLE" in c.row.notes),
     Rule("unknown engine", "the engine is none of those that are modelled", True,
          lambda c: c.deployment is not None and not c.deployment.mapped.known),
+    Rule("speculation not told", "runs with and without draft tokens are not told apart", True,
+         lambda c: c.deployment is not None and c.deployment.mapped.speculation == "untold"),
     Rule("precision missing", "the weights' type is not stated", True, lambda c: not states_precision(c.row)),
 )  # fmt: skip
 

@@ -27,6 +27,7 @@ class Mapped:
         limits: name of a sizing rule, or "". lengths: shares of the nominal length that are drawn from, or None.
         stream: tokens of an answer that the front end hands out as one piece.
         front_end: False where requests are timed inside the server.
+        speculation: `on` where draft tokens are used, `untold` where they may be, else "".
         rules: names of the rules that applied, in order.
     """
 
@@ -41,6 +42,7 @@ class Mapped:
     lengths: tuple[float, float] | None = None
     stream: int = 1
     front_end: bool = True
+    speculation: str = ""
     rules: list[str] = field(default_factory=list)
 
 
@@ -68,6 +70,7 @@ def map_row(row: Row) -> Mapped:
         small |= rule.get("set_on_small", {})
         mapped.stream = rule.get("stream", mapped.stream)
         mapped.front_end = rule.get("front_end", mapped.front_end)
+        mapped.speculation = rule.get("speculation", mapped.speculation)
         if "lengths" in rule:
             mapped.lengths = tuple(rule["lengths"])
     mapped.weights = _mode("weights", row, mapped) if row.weight_dtype or _always(row, mapped) else "auto"

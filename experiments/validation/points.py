@@ -35,10 +35,10 @@ class Point:
 
     Attributes:
         workload: a workload file's content.
-        kind: of the load (`load.STATIC`, …). share: schedulers that share the load. gpus: of the whole deployment.
+        kind: of the load (`load.STATIC`, …). share: replicas that share the load. gpus: of the whole deployment.
         front_end: whether requests pass an HTTP front end. stream: tokens that it hands out as one piece. phase: of a PHASE.
         requests: set by `simulate`: how many there are in all, where only a part of an offline run is simulated.
-        spread: (expert, data) degrees where the experts lie over several attention ranks, else (1, 1).
+        spread: (expert, data) degrees where the experts lie over several attention ranks, simulated as one group; else (1, 1).
         host_ms, pace: milliseconds added to every step, and a factor on its time (`--fit-deployment`).
         notes: what was guessed, told with the cells.
     """
@@ -102,7 +102,7 @@ def point_of(row: Row, load: Load, deployment: Deployment) -> Point:
         inputs, outputs = inputs.scaled(*mapped.lengths), outputs.scaled(*mapped.lengths)
     if any(each is not None and each.law == "mean" for each in (inputs, outputs)) and load.kind != PHASE:
         notes.append("only the mean of the lengths is known: drawn from a log-normal law")
-    traffic, loop = _traffic(row, load, layout.share, inputs, outputs, notes)
+    traffic, loop = _traffic(row, load, layout.replicas, inputs, outputs, notes)
     longest = _longest(row, inputs, outputs, deployment)
     workload = {
         "name": "validate", "seed": 0, "model": deployment.model_name,
@@ -113,7 +113,7 @@ def point_of(row: Row, load: Load, deployment: Deployment) -> Point:
     front_end = not inside and load.kind not in (STATIC, OFFLINE, PHASE, NONE)
     spread = (layout.expert, layout.data) if layout.data > 1 else (1, 1)
     return Point(
-        workload, load.kind, layout.share, layout.gpus, front_end, load.phase, spread=spread, stream=mapped.stream,
+        workload, load.kind, layout.replicas, layout.gpus, front_end, load.phase, spread=spread, stream=mapped.stream,
         notes=tuple(notes),
     )  # fmt: skip
 

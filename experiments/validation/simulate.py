@@ -78,7 +78,7 @@ def simulate(point: Point) -> Result:
 
 
 def _resolved(point: Point, workload: dict) -> Any:
-    """A workload, ready to run, with its experts spread as far as the deployment spreads them."""
+    """A workload, ready to run; ranks of attention data parallelism as the group that they are (`sim.cost.ranks`)."""
     from experiments import runner
     from experiments.schema import Workload
 
@@ -86,6 +86,7 @@ def _resolved(point: Point, workload: dict) -> Any:
     if data == 1:
         return runner.resolve(Workload.model_validate(workload))
     from sim.cost.build import build_cost
+    from sim.cost.ranks import RankGroup
     from sim.memory import memory_budget
 
     # By itself one rank would not hold all experts: its memory is sized once they are spread.
@@ -95,9 +96,18 @@ def _resolved(point: Point, workload: dict) -> Any:
     resolved = runner.resolve(Workload.model_validate(alone))
     engine = resolved.engine
     parallel, kv = replace(engine.parallel, expert=expert, data=data), replace(engine.kv, capacity_tokens=stated)
-    resolved.engine = replace(engine, parallel=parallel, kv=kv)
-    resolved.budget = memory_budget(resolved.model, resolved.gpu, resolved.engine)
-    resolved.cost = build_cost(resolved.model, resolved.gpu, resolved.engine)
+    engine = replace(engine, parallel=parallel, kv=kv)
+    budget = memory_budget(resolved.model, resolved.gpu, engine)
+    resolved.cost = RankGroup(
+        build_cost(resolved.model, resolved.gpu, engine), data, engine.scheduler.max_num_batched_tokens
+    )  # fmt: skip
+    # What each rank may take, all of them may take.
+    limits = replace(
+        engine.scheduler, max_num_seqs=data * engine.scheduler.max_num_seqs,
+        max_num_batched_tokens=data * engine.scheduler.max_num_batched_tokens,
+    )  # fmt: skip
+    resolved.engine = replace(engine, scheduler=limits)
+    resolved.budget = replace(budget, blocks=data * budget.blocks, kv_tokens=data * budget.kv_tokens)
     return resolved
 
 

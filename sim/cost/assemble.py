@@ -14,7 +14,7 @@ from sim.config import EngineConfig
 from sim.cost.carried import carried
 from sim.cost.constants import Constants, prologue
 from sim.cost.coverage import ACROSS_NODES, FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
-from sim.cost.experts import GroupedGemm, untuned
+from sim.cost.experts import Exchange, GroupedGemm, untuned
 from sim.cost.forms import quantise, section_of
 from sim.cost.host import host_section
 from sim.cost.operators import (
@@ -299,21 +299,35 @@ class Assembler:
             if waiting := host.wait(self.tp):
                 placed.append(Placed("all_reduce_wait", Wait(waiting, host.source), count))
         if self._spread:
-            share = (self.ep - 1) / self.ep * model.experts_per_token * model.hidden / self.tp
-            sent = share * (2.0 + _ACTIVATION_BYTES[self.mode.activation if self.mode.covers("expert") else "model"])
-            link = self.gpu.group_link(self.ep)
-            placed.append(
-                Placed(
-                    "all_to_all",
-                    Transfer(link, sent, f"{link.name}: {_SHEET}, dispatch and combine"),
-                    model.moe_layers,
-                )
-            )
+            placed += self._exchange()
         if self.pp > 1:
             link = self.gpu.group_link(2 if self.tp * self.pp <= self.gpu.gpus_per_node else self.tp * self.pp)
             hop = Transfer(link, 4.0 * model.hidden, f"{link.name}: {_SHEET}, hidden state and residual")
             placed.append(Placed("pipeline_send", hop, self.pp))
         return placed
+
+    def _exchange(self) -> list[Placed]:
+        """How tokens reach the experts of other ranks, and what came of them returns."""
+        model, link = self.model, self.gpu.group_link(self.ep)
+        sent = _ACTIVATION_BYTES[self.mode.activation if self.mode.covers("expert") and not self._in_blocks else "model"]
+        others = (self.ep - 1) / self.ep * model.hidden / self.tp
+        if self.ep > self.gpu.gpus_per_node:
+            note = f"{link.name}: {_SHEET}, dispatch and combine"
+            there = Transfer(link, others * model.experts_per_token * (2.0 + sent), note)
+            return [Placed("all_to_all", there, model.moe_layers)]
+        gathered = others * (self.ep // self.tp)
+        placed = [
+            Placed("dispatch", Exchange(link, self.ep, gathered * sent), model.moe_layers),
+            Placed("combine", Exchange(link, self.ep, gathered * 2.0), model.moe_layers),
+        ]
+        if waiting := self.host.wait(self.ep):
+            placed.append(Placed("exchange_wait", Wait(waiting, self.host.source), 2 * model.moe_layers))
+        return placed
+
+    @property
+    def _in_blocks(self) -> bool:
+        """FP8 in blocks is quantised once the tokens are there."""
+        return self.mode.compute == "fp8" and self.mode.group < -1
 
     def all_reduce(self) -> Operator:
         """The all-reduce of one hidden state over the tensor-parallel group."""

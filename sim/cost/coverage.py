@@ -41,6 +41,7 @@ _CLASSES = {
     "experts": "experts", "all_reduce": "all_reduce", "all_reduce_wait": "all_reduce", "attention_decode": "attention_decode",
     "attention_prefill": "attention_prefill", "host": "host", "kernel_launch": "host", "lm_head": "linear",
     "router": "linear", "kv_swap": "link", "all_to_all": "link", "pipeline_send": "link", "logits_gather": "link",
+    "dispatch": "link", "combine": "link", "exchange_wait": "link",
 }  # fmt: skip
 
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from sim.cost.constants import MoEConstants
 from sim.cost.operators import US, Work, bound_of
 from sim.hardware.gpu import GPUSpec
+from sim.hardware.links import Link
 
 _NARROWEST = 16  # rows of the narrowest tile of a tensor core
 _CLASSES = 16  # experts of similar popularity are taken together
+_EXCHANGE = {2: (5.5, 0.55), 4: (7.5, 0.68), 8: (10.5, 0.72)}
+"""Of all-gathers and reduce-scatters, by the number of GPUs: microseconds of a small message, and the share of the link's
+bandwidth that a large one reaches."""
+_EXCHANGE_SOURCE = (
+    "NVIDIA aiconfigurator-core 0.12.0 kernel tables, NCCL all-gather and reduce-scatter of 16 bit on h100-sxm"
+)
 
 
 class Routing:
@@ -63,6 +70,32 @@ def untuned(constants: MoEConstants, wide: MoEConstants) -> bool:
     of the user's own stand as they are.
     """
     return 2.0 * constants.bandwidth < wide.bandwidth and constants.source.startswith("fit on")
+
+
+class Exchange:
+    """Tokens of attention ranks on their way to the experts (an all-gather), or what came of them back (a reduce-scatter).
+
+    Inside a node vLLM (`allgather_reducescatter`), SGLang (`dp_gather`, `dp_scatter`) and TensorRT-LLM (`fused_moe_*.py`) hand
+    every token to every rank.
+    """
+
+    launches = 1
+
+    def __init__(self, link: Link, ways: int, token_bytes: float) -> None:
+        """Args: `ways` GPUs; `token_bytes` that each receives, or sends, for a token of a rank."""
+        least_us, share = _EXCHANGE[max((d for d in _EXCHANGE if d <= ways), default=2)]
+        self.source = f"{_EXCHANGE_SOURCE}; {link.name} {link.bandwidth / 1e9:g} GB/s"
+        slow = max(link.latency - 2e-6, 0.0)  # the figures include a switch's latency
+        self._launch, self._bytes = least_us * US + slow * (ways - 1), token_bytes
+        self._token = token_bytes / (share * link.bandwidth)
+
+    def seconds(self, m: float) -> float:
+        """Duration for m tokens a rank."""
+        return self._launch + self._token * m
+
+    def work(self, m: float) -> Work:
+        """Bytes over the link."""
+        return Work(0.0, self._bytes * m, "link" if self._token * m > self._launch else "latency")
 
 
 class GroupedGemm:

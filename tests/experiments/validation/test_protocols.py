@@ -174,5 +174,22 @@ def test_experts_over_attention_ranks(table):
     spread, alone = ({**common, "notes": f"dp_attention={d} moe_tp=1 moe_ep={e}"} for d, e in ((8, 8), (1, 1)))
     cells = validate(read_table(table(spread, {**alone, "n_gpu": "1"})), jobs=1).cells
     assert not cells[0].error and cells[0].predicted > 1
-    assert cells[0].point.workload["load"]["concurrency"] == 2
+    assert cells[0].point.workload["load"]["concurrency"] == 16 and cells[0].point.share == 1
     assert "does not fit" in cells[1].error
+
+
+def test_attention_ranks_are_one_group(table):
+    """They have the memory and the limits of all, take their steps together, and stretches of steps are steps."""
+    from experiments import runner
+    from experiments.validation.simulate import _resolved
+
+    row = {"model": "DeepSeek-R1", "gpu": "B200-180GB", "engine": "trtllm", "engine_version": "1.2.0", "weight_dtype": "fp4",
+           "kv_dtype": "", "tp": "1", "n_gpu": "4", "load_kind": "closed_loop_concurrency", "metric": "tpot_ms",
+           "notes": "dp_attention=4 moe_tp=1 moe_ep=4; max_num_seqs=8", "concurrency_or_rate": "concurrency=12",
+           "isl": "500", "osl": "20"}  # fmt: skip
+    point = validate(read_table(table(row)), jobs=1).cells[0].point
+    group = _resolved(point, point.workload)
+    assert group.engine.scheduler.max_num_seqs == 32
+    assert group.budget.kv_tokens == group.budget.blocks * group.budget.block_size
+    runs = [runner.run(_resolved(point, point.workload), stretch=stretch).requests for stretch in (True, False)]
+    assert (runs[0].finish == runs[1].finish).all() and (runs[0].first_token == runs[1].first_token).all()

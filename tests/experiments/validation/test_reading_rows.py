@@ -149,7 +149,7 @@ def test_presets(row, changes, preset, depth):
 
 def test_every_rule_gives_its_reason_and_none_looks_at_a_value():
     columns = {"engine", "model", "gpu", "notes", "load_kind", "weight_dtype", "kv_dtype", "load", "family", "preset"}
-    columns |= {"isl", "osl"}
+    columns |= {"isl", "osl", "engine_version", "source_date"}
     for kind, listed in rules().items():
         for rule in listed:
             assert len(rule["reason"]) > 5, (kind, rule)
@@ -233,6 +233,12 @@ def test_limits_of_the_benchmark_tool():
     assert one_prompt(model, gpu, inputs=1024, number=64) == {"max_num_batched_tokens": 1152}
 
 
+DRAFTS = {"engine": "trtllm", "model": "DeepSeek-R1", "weight_dtype": "fp8", "gpu": "B200-180GB", "source_date": "2025-12-15",
+          "load_kind": "closed_loop_concurrency", "concurrency_or_rate": "concurrency=16", "n_gpu": "8", "tp": "8",
+          "notes": "dp_attention=1 moe_tp=8 moe_ep=1; origin: InferenceX/InferenceMAX dump"}  # fmt: skip
+SGLANG = {"engine": "sglang", "engine_version": "0.5.9", "source_date": "2026-03-25", "isl": "1024"}
+
+
 @pytest.mark.parametrize(
     ("changes", "rule", "runnable"),
     [
@@ -249,6 +255,15 @@ def test_limits_of_the_benchmark_tool():
         ({"load_kind": "mlperf_server"}, "rate searched", False),
         ({"notes": "MTP on, spec_decoding=mtp"}, "speculative decoding", False),
         ({"notes": "spec_decoding=none"}, None, True),
+        (DRAFTS | {"engine_version": "1.2.0rc6.post3"}, "speculative decoding", False),
+        (DRAFTS | {"engine_version": "1.2.0rc6.post2"}, None, True),
+        (DRAFTS | {"engine_version": "1.1.0rc2.post2"}, None, True),
+        (DRAFTS | {"engine_version": "1.1.0rc2.post2", "source_date": "2026-01-14"}, "speculation not told", True),
+        (DRAFTS | SGLANG | {"concurrency_or_rate": "concurrency=64"}, "speculation not told", True),
+        (DRAFTS | SGLANG | {"concurrency_or_rate": "concurrency=128"}, "speculative decoding", False),
+        (DRAFTS | SGLANG | {"concurrency_or_rate": "concurrency=8", "isl": "8192"}, "speculative decoding", False),
+        (DRAFTS | SGLANG | {"concurrency_or_rate": "concurrency=4", "isl": "8192"}, "speculation not told", True),
+        (DRAFTS | SGLANG | {"notes": "dp_attention=1 moe_tp=4 moe_ep=1; origin: InferenceX"}, None, True),
         ({}, None, True),
     ],
 )

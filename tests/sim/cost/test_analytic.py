@@ -283,15 +283,17 @@ def test_pipelines_do_not_shorten_a_single_sequence():
 
 
 def test_expert_parallelism_reads_fewer_experts_but_sends_tokens():
-    """Experts over eight data-parallel replicas: an eighth of the weights each, and an all-to-all."""
+    """Experts over eight data-parallel replicas: an eighth of the weights each, and two exchanges a layer."""
     spread = cost_of("Qwen3-235B-A22B", "h200", parallel=ParallelConfig(tensor=1, data=8, expert=8))
     names = {op.name: op for op in spread.explain(decode(64, 1000))}
-    assert names["all_to_all"].count == 94 and "all_reduce" not in names
+    assert names["dispatch"].count == names["combine"].count == 94 and "all_reduce" not in names
     whole = cost_of("Qwen3-235B-A22B", "h200")
     alone = next(op for op in whole.explain(decode(512, 1000)) if op.name == "experts")
     assert names["experts"].bytes < alone.bytes / 6
     inside = cost_of("Qwen3-235B-A22B", "h200", parallel=ParallelConfig(tensor=8, expert=8))
-    assert "all_to_all" not in {op.name for op in inside.explain(decode(64, 1000))}
+    assert "dispatch" not in {op.name for op in inside.explain(decode(64, 1000))}
+    apart = cost_of("Qwen3-235B-A22B", "h200", parallel=ParallelConfig(tensor=1, data=16, expert=16))
+    assert "all_to_all" in {op.name for op in apart.explain(decode(64, 1000))}  # between nodes
 
 
 # Kinds of models
