@@ -87,6 +87,8 @@ class Desk:
             raise ApiError(f"too many requests wait: {limit} may", 429, code="rate_limit_exceeded")
         for ask in asks:
             self._loop.ask(ask)
+        if self.fault is not None:  # it failed meanwhile, and may not have seen them
+            raise ApiError("the engine has failed", 500)
         return asks[0].mailbox
 
     def drop(self, asks: Iterable[Ask]) -> None:
@@ -97,6 +99,11 @@ class Desk:
     def close(self) -> None:
         """Take nothing more in."""
         self._closing = True
+
+    def abandon(self) -> None:
+        """Stop the engine now: who still waits for an answer is told so."""
+        self._closing = True
+        self._loop.stop()
 
     async def stop(self) -> None:
         """End the engine's thread."""

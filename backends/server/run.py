@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import math
@@ -19,6 +20,7 @@ from backends.server.desk import Served
 from workloads.errors import InputError, Place
 
 _BACKLOG = 2048
+_PATIENCE = 5  # seconds for clients that were told that the server stops, and do not read it
 _SWITCH = 2e-4  # seconds after which the event loop makes room for the engine's thread: Python's own 5 ms are a step
 
 
@@ -63,11 +65,13 @@ class Server(uvicorn.Server):
         self, served: Served, *, drain: float = 30.0, on_signal: Callable[[bool], None] | None = None
     ) -> None:  # fmt: skip
         self._app = App(served, self.stop)
-        self._on_signal = on_signal
+        self._drain, self._on_signal = drain, on_signal
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._at_once = False
         super().__init__(
             uvicorn.Config(
                 self._app, log_level="warning", access_log=False, lifespan="on", server_header=False, ws="none",
-                timeout_graceful_shutdown=max(1, math.ceil(drain)),
+                timeout_graceful_shutdown=math.ceil(drain) + _PATIENCE,
             )
         )  # fmt: skip
 
@@ -103,9 +107,21 @@ class Server(uvicorn.Server):
             for each, handler in before.items():
                 signal.signal(each, handler)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve."""
+        self._events = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let what runs come to its end, for a while."""
+        if self._app.desk is not None:
+            self._events.call_later(0.0 if self._at_once else self._drain, self._app.desk.abandon)
+        await super().shutdown(sockets)
+
     def _asked(self, number: int, frame: FrameType | None) -> None:
-        again = self.should_exit
+        again, self.should_exit = self.should_exit, True
+        if again and not self._at_once and self._app.desk is not None and self._events is not None:
+            self._events.call_soon_threadsafe(self._app.desk.abandon)
+        self._at_once = again
         if self._on_signal is not None:
             self._on_signal(again)
-        self.should_exit = True
-        self.force_exit = again
