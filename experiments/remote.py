@@ -41,7 +41,8 @@ class RemoteBackend:
         access, form: how it is reached, and what goes into every request.
         measure: how it counts words.   counted_by: who said so.   ids: whether prompts are token ids.
         server: what it says of itself.   forced: whether it can be told how long answers shall be.
-        warmup: requests before the run.   max_duration: seconds after which nothing more is sent.
+        fresh: whether made-up words are others in every run.   warmup: requests before the run.
+        max_duration: seconds after which nothing more is sent.
     """
 
     access: Access
@@ -51,6 +52,7 @@ class RemoteBackend:
     ids: bool
     server: Server
     forced: bool
+    fresh: bool = True
     warmup: int = 0
     max_duration: float = float("inf")
     notices: list[str] = field(default_factory=list)
@@ -140,8 +142,8 @@ async def _meet(workload: Workload, access: Access) -> tuple[RemoteBackend, Traf
         elif not ids:
             counted_by = "words of the trace"
     backend = RemoteBackend(
-        access, form, found, counted_by, ids, server, forced and bool(form.force), said.warmup or 0,
-        said.max_duration or float("inf"), notices,
+        access, form, found, counted_by, ids, server, forced and bool(form.force), said.fresh_prompts is not False,
+        said.warmup or 0, said.max_duration or float("inf"), notices,
     )  # fmt: skip
     return backend, traffic
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from backends.http.answer import Answer
+from backends.http.metrics import KV_USE, RUNNING, WAITING, Watch
 from backends.http.tokens import USAGE, source_of, tokens_of_chunks, total_of
 from experiments.driver import LoadDriver
 from experiments.records import rows_only, sessions
-from experiments.timeline import client_timeline
+from experiments.timeline import client_timeline, mean_between
 from reports.run_data import CANCELLED, FAILED, FINISHED, REFUSED, UNFINISHED, Client, Requests, Timeline, TokenTimes
 from workloads.traffic import Traffic
 
@@ -74,6 +75,20 @@ def collect_remote(
     last = max((float(answer.times[-1]) for answer in answers.values() if len(answer.times)), default=0.0)
     sources = {source_of(answer) for answer in answers.values() if answer.good}
     return Found(requests, tokens, timeline, client, wanted, last, len(sources) > 1)
+
+
+def see_inside(found: Found, watch: Watch, end: float) -> None:
+    """Put what a server told of itself into the timeline: who ran and waited, and how full its KV pool was."""
+    t = found.timeline
+    edges = np.append(t.time, max(end, t.time[-1] + 1e-9))
+    times = np.array(watch.times)
+    pool = watch.pool_tokens or 0
+    for name, column, scale in ((RUNNING, "running", 1.0), (WAITING, "waiting", 1.0), (KV_USE, "kv_used", float(pool))):
+        values = np.array(watch.seen.get(name, [])) * scale
+        if len(values) and np.isfinite(values).all():
+            setattr(t, column, np.maximum(mean_between(times, values, edges), 0.0))
+    if pool:
+        t.kv_free = np.maximum(pool - t.kv_used, 0.0)
 
 
 def _nothing_seen(size: int) -> Client:

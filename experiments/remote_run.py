@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,14 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from backends.http import metrics
 from backends.http.answer import Answer
 from backends.http.client import Client, encoded
+from backends.http.metrics import Watch
 from backends.http.prompts import PromptMaker
 from experiments.clock import WallClock
 from experiments.driver import NEVER, LoadDriver
 from experiments.host import host_facts
 from experiments.remote import run_async
-from experiments.remote_records import collect_remote
+from experiments.remote_records import collect_remote, see_inside
 from experiments.remote_told import Overhead, client_facts, client_warnings
 from reports.run_data import RunData
 from workloads.readers.times import alarming
@@ -53,7 +56,10 @@ def run_remote(resolved: Resolved, progress: Progress | None = None) -> RunData:
     with _calm():
         end, complete = run_async(sender.serve())
     found = collect_remote(sender.driver, sender.traffic, sender.answers, end, complete, sender.stopped_early)
-    facts = client_facts(resolved.remote, found, sender.overhead)
+    facts = client_facts(resolved.remote, found, sender.overhead) | {"prompt_seed": sender.seed}
+    if sender.watch is not None:
+        see_inside(found, sender.watch, end)
+        facts["server_counters"] = sender.watch.gained()
     warnings = [*resolved.warnings, *alarming(sender.traffic.notes), *client_warnings(resolved.remote, found, facts)]
     notes = list(sender.traffic.notes)
     if sender.stopped_early:
@@ -63,6 +69,8 @@ def run_remote(resolved: Resolved, progress: Progress | None = None) -> RunData:
         )
     host = host_facts(sender.overhead.wall) | {"client": facts, "server": resolved.remote.server.told}
     info = {**resolved.info, "complete": complete, "end": max(end, found.last), "process": sender.traffic.name}
+    if sender.watch is not None:
+        info["kv_pool_tokens"] = sender.watch.pool_tokens
     return RunData(
         found.requests, found.tokens, found.timeline, info, resolved.config, [], warnings, notes, host, found.client,
     )  # fmt: skip
@@ -73,7 +81,8 @@ class Sender:
 
     Attributes:
         answers: row → what came of it, of every request that was sent.
-        stopped_early: whether `max_duration` left some unsent.
+        stopped_early: whether `max_duration` left some unsent.   seed: of made-up words.
+        watch: what the server told of itself meanwhile; None where it does not.
     """
 
     def __init__(self, resolved: Resolved, traffic: Traffic, progress: Progress | None) -> None:
@@ -83,8 +92,10 @@ class Sender:
         self.answers: dict[int, Answer] = {}
         self.overhead = Overhead()
         self.stopped_early = False
-        self._seed = resolved.workload.seed % (1 << 63)
-        self._maker = PromptMaker(traffic, remote.measure, remote.form.endpoint, self._seed, ids=remote.ids)
+        self.watch: Watch | None = None
+        salt = secrets.randbits(62) if remote.fresh else 0
+        self.seed = (resolved.workload.seed + salt) % (1 << 63)
+        self._maker = PromptMaker(traffic, remote.measure, remote.form.endpoint, self.seed, ids=remote.ids)
         self._clock = WallClock()
         self._progress = progress
         self._tasks: set[asyncio.Task] = set()
@@ -105,13 +116,16 @@ class Sender:
             await self._warm_up()
             self._make_ahead(_AHEAD, NEVER)
             with self._clock, self._interrupts(), self.overhead:
-                beat = asyncio.create_task(self._beat())
+                beside = [asyncio.create_task(work) for work in (self._beat(), self._look_inside())]
                 try:
                     await self._send_all()
                 finally:
-                    beat.cancel()
+                    for task in beside:
+                        task.cancel()
                     await self._give_up()
-                return self._clock.now(), not self._clock.stopped
+                end = self._clock.now()
+            await self._look_once(end)
+            return end, not self._clock.stopped
 
     async def _send_all(self) -> None:
         driver, clock, last = self.driver, self._clock, self.remote.max_duration
@@ -185,7 +199,7 @@ class Sender:
             return
         plain = Traffic(self.traffic.arrival, self.traffic.input_tokens, self.traffic.output_tokens)
         maker = PromptMaker(
-            plain, self.remote.measure, self.remote.form.endpoint, self._seed ^ 0x5EED, ids=self.remote.ids
+            plain, self.remote.measure, self.remote.form.endpoint, self.seed ^ 0x5EED, ids=self.remote.ids
         )
         rows = [number % len(plain) for number in range(self.remote.warmup)]
 
@@ -234,6 +248,22 @@ class Sender:
             if self._progress is not None and now - told >= 0.2:
                 told = now
                 self._progress(self._done, len(self.traffic), f"{now:,.0f} s, {len(self._tasks):,} in flight")
+
+    async def _look_inside(self) -> None:
+        """Asks the server for its own figures now and then, if it has them."""
+        text = await metrics.look(self._client)
+        if text is None:
+            return
+        self.watch = Watch()
+        self.watch.note(self._clock.now(), text)
+        while True:
+            await asyncio.sleep(metrics.EVERY)
+            await self._look_once()
+
+    async def _look_once(self, at: float | None = None) -> None:
+        """One look more; at the end of the run it counts for then."""
+        if self.watch is not None and (text := await metrics.look(self._client)) is not None:
+            self.watch.note(self._clock.now() if at is None else at, text)
 
     @contextlib.contextmanager
     def _interrupts(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ MISMATCH = 0.02
 """Share by which the server may count more or fewer prompt tokens than were asked for."""
 LATE, BUSY = 0.005, 0.8
 """Seconds that the 99th percentile of sending may be behind, and the share of a core that the client may use."""
+_FEWEST = 20
 _SHORT = 0.01  # share of the tokens asked for that may be missing
 
 
@@ -39,8 +40,8 @@ class Overhead:
         self._late.append(max(seconds, 0.0))
 
     def p99(self) -> float | None:
-        """Seconds, of those that were noted; None of fewer than a hundred."""
-        return float(np.percentile(np.array(self._late), 99)) if len(self._late) >= 100 else None
+        """Seconds, of those that were noted; None of too few."""
+        return float(np.percentile(np.array(self._late), 99)) if len(self._late) >= _FEWEST else None
 
     def __enter__(self) -> Overhead:
         self._began = time.perf_counter(), time.process_time()

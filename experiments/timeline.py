@@ -22,7 +22,7 @@ def build_timeline(engine: Engine, requests: Requests, tokens: TokenTimes, end: 
     count = max(1, int(np.ceil(end / width - 1e-9)))
     edges = np.minimum(np.arange(count + 1) * width, max(end, width * 1e-9))
     samples = _columns(engine.recorder.samples, engine.state.allocator.capacity)
-    states = {name: _mean_between(samples["time"], samples[name], edges) for name in _STATES}
+    states = {name: mean_between(samples["time"], samples[name], edges) for name in _STATES}
     sums = {
         name: _counted(samples["time"], samples[name], edges) for name in ("steps", "prefill_tokens", "decode_rows")
     }
@@ -67,7 +67,7 @@ def client_timeline(requests: Requests, tokens: TokenTimes, until: np.ndarray, e
 def mean_of_samples(engine: Engine, column: str, end: float) -> float:
     """Time-weighted mean of a column of the recorder's samples over a run that stopped at `end` seconds."""
     samples = _columns(engine.recorder.samples, engine.state.allocator.capacity)
-    return float(_mean_between(samples["time"], samples[column], np.array([0.0, max(end, 1e-9)]))[0])
+    return float(mean_between(samples["time"], samples[column], np.array([0.0, max(end, 1e-9)]))[0])
 
 
 def _spent(engine: Engine, edges: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -104,7 +104,7 @@ def _mean(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.diff(np.interp(edges, time, integral) + beyond) / np.maximum(np.diff(edges), 1e-12)
 
 
-def _mean_between(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def mean_between(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Time-weighted mean in each bucket of a value that changes evenly from one sample to the next."""
     at_edges = np.interp(edges, time, value)
     times = np.concatenate([time, edges])

@@ -145,7 +145,8 @@ def _engine(s: dict) -> list[tuple[str, str]]:
     if s["kv_used_mean"] is not None:
         wasted = sum(s[f"kv_{kind}_mean"] for kind in ("reserved", "internal", "external"))
         rows.append(("KV pool used, mean / peak", f"{share(s['kv_used_mean'])} / {share(s['kv_used_peak'])}"))
-        rows.append(("KV pool reserved or wasted, mean", share(wasted)))
+        if s["engine_steps"]:
+            rows.append(("KV pool reserved or wasted, mean", share(wasted)))
     return rows
 
 
@@ -157,6 +158,11 @@ def _client(facts: dict) -> list[tuple[str, str]]:
         rows.append(("Prompt tokens, counted by the server / asked for", f"{counted} / {wanted}"))
     if facts.get("cached_tokens"):
         rows.append(("Prompt tokens from the server's cache", number(facts["cached_tokens"])))
+    counters = facts.get("server_counters") or {}
+    if counters.get("prefix_queries"):
+        rows.append(("Prefix hit rate, as the server says", share(counters["prefix_hits"] / counters["prefix_queries"])))
+    if "preemptions" in counters:
+        rows.append(("Preemptions, as the server says", number(counters["preemptions"])))
     lags = (facts["send_lag_p50"], facts["send_lag_p99"])
     rows.append(("Sent behind schedule, p50 / p99 (ms)", " / ".join(number(v and v * 1e3) for v in lags)))
     rows.append(("Client's use of a core", share(facts["cpu_share"])))

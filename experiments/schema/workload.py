@@ -71,8 +71,8 @@ def _url(address: str) -> str:
 
 
 HTTP_KEYS = (
-    "base_url", "api_key_env", "headers", "verify_tls", "model", "endpoint", "prompts", "extra_body", "chunk_usage",
-    "timeout", "warmup", "max_duration",
+    "base_url", "api_key_env", "headers", "verify_tls", "model", "endpoint", "prompts", "fresh_prompts", "extra_body",
+    "chunk_usage", "timeout", "warmup", "max_duration",
 )  # fmt: skip
 """Keys of `backend` that only `http` reads."""
 REAL_KEYS = ("load", "dtype", "device")
@@ -98,6 +98,8 @@ class BackendSection(Section):
         model: `http`: what the server calls its model; unset = it is asked.
         endpoint: `http`: `completions` or `chat`; `auto` is chat where the traffic has messages.
         prompts: `http`: what made-up prompts are: `text`, of words that the server counts as a token each, or `ids`.
+        fresh_prompts: `http`: made-up words are others in every run, so that a server's prefix cache does not have them from
+            the run before; true unless said otherwise.
         extra_body: `http`: fields for every request.
         chunk_usage: `http`: have the server count in every chunk, for those that put several tokens into one.
         timeout: `http`: a request that takes longer has failed; 10 min unless said otherwise.
@@ -120,6 +122,7 @@ class BackendSection(Section):
     model: Text | None = None
     endpoint: Literal["auto", "completions", "chat"] | None = None
     prompts: Literal["text", "ids"] | None = None
+    fresh_prompts: bool | None = None
     extra_body: dict[str, Any] | None = None
     chunk_usage: bool | None = None
     timeout: Annotated[Seconds, Field(gt=0)] | None = None

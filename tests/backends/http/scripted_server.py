@@ -26,7 +26,7 @@ class Call:
 
     async def json(self, value: Any, status: int = 200) -> None:
         """A whole answer."""
-        text = json.dumps(value).encode()
+        text = (value if isinstance(value, str) else json.dumps(value)).encode()
         self.writer.write(
             f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n".encode()
             + text
@@ -96,6 +96,7 @@ class FakeServer:
     Attributes:
         script: what it does with a completion.   models: what /v1/models says; None = 404.
         tokenize: whether it has /tokenize.   gap: seconds between tokens.   count: tokens of a text; a token a word, one before.
+        metrics: the text of /metrics.
         context: told beside the models.   calls: bodies of completions so far.   seen: paths so far.
     """
 
@@ -108,6 +109,7 @@ class FakeServer:
     calls: list[dict] = field(default_factory=list)
     headers: list[dict] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
+    metrics: str = ""
     at_once: int = 0
     most_at_once: int = 0
     url: str = ""
@@ -138,6 +140,8 @@ class FakeServer:
             await call.json({"object": "list", "data": rows})
         elif call.path == "/version":
             await call.json({"version": "0.1-fake"})
+        elif call.path == "/metrics" and self.metrics:
+            await call.json(self.metrics)
         elif call.path == "/tokenize" and self.tokenize:
             await call.json({"count": self.count(call.prompt_text)})
         elif call.path in ("/v1/completions", "/v1/chat/completions"):

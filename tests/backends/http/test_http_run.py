@@ -381,3 +381,28 @@ def test_inside_a_loop_that_runs_already(tmp_path: Path) -> None:
         return run(FakeServer(), tmp_path)
 
     assert set(asyncio.run(notebook()).requests.status) == {"finished"}
+
+
+def test_made_up_words_are_others_in_every_run_unless_asked_for(tmp_path: Path) -> None:
+    """Else the server's prefix cache would have them from the run before."""
+
+    def prompts(**backend: Any) -> set[str]:
+        server = FakeServer()
+        run(server, tmp_path, backend=backend)
+        return {body["prompt"] for body in server.calls[1:]}
+
+    assert not prompts() & prompts()
+    same = prompts(fresh_prompts=False)
+    assert same == prompts(fresh_prompts=False) and len(same) == 12
+
+
+def test_a_servers_own_figures_are_in_the_timeline(tmp_path: Path) -> None:
+    text = (
+        "vllm:num_requests_running 4\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\nvllm:num_preemptions_total 3\n'
+    )
+    data = run(FakeServer(metrics=text, gap=0.002), tmp_path)
+    assert data.info["kv_pool_tokens"] == 1600 and np.allclose(data.timeline.kv_used, 800)
+    assert np.allclose(data.timeline.running, 4) and np.allclose(data.timeline.waiting, 2)
+    assert data.host["client"]["server_counters"] == {"preemptions": 0}
+    assert summarize(data)["kv_used_mean"] == pytest.approx(0.5)
