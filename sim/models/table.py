@@ -29,7 +29,8 @@ _QUANTIZED = (
     ("-fp4", "nvfp4"), ("-gptq-int4", "gptq-int4"), ("-gptq", "gptq-int4"), ("-awq-int4", "awq-int4"),
     ("-awq", "awq-int4"), ("-nvfp4-v2", "nvfp4"), ("-fp4-v2", "nvfp4"), ("-quantized.w8a8", "int8-w8a8"),
     ("-quantized.w8a16", "int8-w8a16"), ("-quantized.w4a16", "gptq-int4"), ("-w4a16-g128", "gptq-int4"),
-    ("-w4a16", "gptq-int4"), ("-w8a8", "int8-w8a8"), ("-mxfp4", "mxfp4"),
+    ("-w4a16", "gptq-int4"), ("-w8a8", "int8-w8a8"), ("-mxfp4", "mxfp4"), ("-awq-4bit", "awq-int4"),
+    ("-gptq-4bit", "gptq-int4"), ("-gptq-int8", "gptq-int8"),
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ ABOUT = {
     "Gemma-3-12B": 11.8, "Gemma-3-27B": 27, "GLM-4.5": 355, "GLM-4.5-Air": 106, "MiniMax-M2": 230,
     "Command-R-Plus": 104, "OLMo-2-7B": 7.3, "OLMoE-1B-7B": 6.9, "Nemotron-4-340B": 340, "Phi-3.5-MoE": 41.9,
     "DeepSeek-LLM-67B": 67.4, "Ministral-3-8B": 8.4, "Ministral-3-14B": 13.5, "OLMo-2-13B": 13.7, "Falcon-40B": 41.8,
-    "Hunyuan-A13B": 80.4, "ERNIE-4.5-21B-A3B": 21.8,
+    "Hunyuan-A13B": 80.4, "ERNIE-4.5-21B-A3B": 21.8, "Ministral-3-3B": 3.4, "OLMo-2-32B": 32.2,
 }  # fmt: skip
 
 

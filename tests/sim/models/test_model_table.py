@@ -45,6 +45,10 @@ from workloads.errors import InputError
         ("HuggingFaceH4/zephyr-7b-beta", "Mistral-7B"),
         ("tiiuae/falcon-40b-instruct", "Falcon-40B"),
         ("THUDM/glm-4-9b-chat", "GLM-4-9B"),
+        ("mistralai/Ministral-3-3B-Instruct-2512", "Ministral-3-3B"),
+        ("Qwen/Qwen3-VL-32B-Instruct-FP8", "Qwen3-32B-fp8-block"),
+        ("cpatonn/Qwen3-VL-30B-A3B-Instruct-AWQ-4bit", "Qwen3-30B-A3B-awq-int4"),
+        ("CohereLabs/c4ai-command-r-08-2024", "Command-R-08-2024"),
     ],
 )
 def test_names(written, name):
@@ -80,7 +84,8 @@ def test_context_lengths_differ_where_shapes_do_not():
         ("Qwen/Qwen2.5-32B-Instruct-AWQ", 32768), ("Qwen/Qwen2.5-Coder-32B-Instruct", 32768), ("Qwen/QwQ-32B", 40960),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", 131072), ("Qwen/Qwen2.5-Math-7B", 4096),
         ("Qwen/Qwen3-30B-A3B", 40960), ("Qwen/Qwen3-30B-A3B-Instruct-2507", 262144),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 262144),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 262144), ("zai-org/GLM-4.6-FP8", 202752),
+        ("Qwen/Qwen3-VL-8B-Instruct", 262144),
     ):  # fmt: skip
         assert load_model(name).max_position == context, name
 
@@ -106,6 +111,8 @@ def test_every_fine_tune_with_a_context_of_its_own_is_known():
         ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "awq-int4"),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", "awq-int4"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "gptq-int4"),
+        ("Qwen/Qwen2.5-72B-Instruct-GPTQ-Int8", "gptq-int8"),
+        ("cpatonn/GLM-4.5-Air-AWQ-4bit", "awq-int4"),
     ],
 )
 def test_quantized_checkpoints_say_so(written, mode):
