@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments.validation_ops.rows import Group, halves, load
 from sim.cost.constants import Constants, load_constants, own_sections
-from sim.cost.fit import Errors, constants_names, fit_section, log_errors
+from sim.cost.fit import Errors, constants_names, fit_section, log_errors, loss_of
 from sim.cost.forms import kind_of, section_of
 from sim.cost.timings import Timing
 from sim.cost.write import write_constants
@@ -28,9 +28,15 @@ from sim.hardware.gpu import GPUSpec, load_gpu
 MOST_ROWS = 300
 NEWER = 3.0  # weight of the newer of two versions of an engine
 START = {
-    "gemm": {"wave": 0.1}, "decode": {"unit": 0.01, "splits": 32.0, "query_us": 0.1},
-    "prefill": {"path": 0.3, "extra_dim": 20.0}, "moe": {"pad": 16.0, "passing": 0.3}, "all_reduce": {}, "mla": {},
+    "gemm": {"wave": 0.3, "edge": 10.0, "unit": 0.05},
+    "decode": {"unit": 0.01, "splits": 32.0, "query_us": 0.1, "row_us": 1.0, "extra_bytes": 10.0},
+    "prefill": {"path": 0.8, "extra_dim": 20.0, "packed": 0.5, "cache_ns": 0.5, "cache_most_ns": 4.0},
+    "moe": {"pad": 16.0, "passing": 0.3}, "all_reduce": {}, "mla": {},
 }  # fmt: skip
+RING_MB = (0.0, 1.5, 3.0, 6.0, 12.0, 24.0)
+"""Sizes, between those of the tables' rows, from which on messages may be left to the library."""
+CACHING = ("vllm",)
+"""Engines whose rows of prefill attention include writing keys and values into the cache."""
 VERSIONS = {
     ("op-latency", "h100-sxm"): {"vllm": "0.24.0", "sglang": "0.5.14", "tensorrt-llm": "1.3.0rc20"},
     ("op-latency", "a100-sxm"): {"vllm": "0.14.0", "sglang": "0.5.10", "tensorrt-llm": "1.0.0"},
@@ -64,10 +70,18 @@ def start_of(section: str, constants: Constants, kind: tuple[str, str]) -> Any:
     """Where a fit starts: the constants in force, with the newer terms switched on."""
     found = section_of(constants, *kind)
     if section == "all_reduce":  # few rows: the same starting point for all, which the fit is drawn to
-        return replace(found, one_shot_us=4.0, one_shot=0.6, two_shot_us=15.0, two_shot=0.75)
-    kept = KEPT.get((constants.gpu, constants.engine, section), ())
+        return replace(found, one_shot_us=4.0, one_shot=0.6, two_shot_us=15.0, two_shot=0.75, ring_mb=0.0)
+    kept = kept_of(section, constants)
     extra = {n: value for n, value in START[section].items() if n not in kept and not getattr(found, n)}
     return replace(found, **extra)
+
+
+def kept_of(section: str, constants: Constants) -> tuple[str, ...]:
+    """Constants of a section that a fit for this GPU and engine leaves as they are."""
+    kept = KEPT.get((constants.gpu, constants.engine, section), ())
+    if section == "prefill" and constants.engine not in CACHING:
+        kept += ("cache_ns", "cache_most_ns")
+    return kept
 
 
 def fit_group(
@@ -96,7 +110,7 @@ def fit_group(
         return _fit_few([t for timings in sources for t in timings], gpu, constants, kind, starts)
     scale = len(train) / sum(weights)
     begin = start_of(section, constants, (section, kind))
-    kept = KEPT.get((constants.gpu, constants.engine, section), ())
+    kept = kept_of(section, constants)
     names = [name for name in constants_names(begin) if name not in kept]
     fitted = fit_section(
         train, begin, gpu, names=names, quantize=constants.quantize, weights=[w * scale for w in weights], starts=starts
@@ -108,11 +122,23 @@ def _fit_few(
     timings: Sequence[Timing], gpu: GPUSpec, constants: Constants, kind: str, starts: int
 ) -> tuple[Any, list[Errors]]:
     """A few dozen rows are all used; the error is that of either half, predicted by a fit to the other."""
-    begin, logs = start_of("all_reduce", constants, ("all_reduce", kind)), []
+    logs: list[float] = []
     first, second = halves(timings)
     for train, held in ((first, second), (second, first)):
-        logs += log_errors(held, fit_section(train, begin, gpu, starts=starts), gpu)
-    return fit_section(timings, begin, gpu, starts=starts), [Errors.of(logs)]
+        logs += log_errors(held, _fit_all_reduce(train, gpu, constants, kind, starts), gpu)
+    return _fit_all_reduce(timings, gpu, constants, kind, starts), [Errors.of(logs)]
+
+
+def _fit_all_reduce(timings: Sequence[Timing], gpu: GPUSpec, constants: Constants, kind: str, starts: int) -> Any:
+    """The fit with the limit from which on messages are left to the library, if any, that is worth its two constants more."""
+    begin, best, least = start_of("all_reduce", constants, ("all_reduce", kind)), None, float("inf")
+    for limit in RING_MB:
+        ring = {"ring_mb": limit, "ring_us": 40.0, "ring": 0.75} if limit else {}
+        fitted = fit_section(timings, replace(begin, **ring), gpu, starts=starts)
+        loss = loss_of(log_errors(timings, fitted, gpu)) + 2 * len(constants_names(fitted))
+        if loss < least:
+            best, least = fitted, loss
+    return best
 
 
 def _describe(groups: list[Group], errors: list[Errors], rows: int) -> str:

@@ -145,11 +145,12 @@ class AnalyticCost:
         """`device_seconds(mixed_sizes(shape))`, bit for bit, for one stage without windows: most steps, so written out."""
         ops, rows = self.operators, shape.decode_rows
         tokens = pairs = keys = tile_rows = 0
+        least = ops.prefill.least
         for new, past in shape.chunks:
             tokens += new
             pairs += new * (new + 2 * past)
             keys += new + past
-            tile_rows += new if new > 128 else 128
+            tile_rows += new if new > least else least
         size = rows + tokens + shape.padding_tokens
         captured = self._piecewise and size <= self._largest
         if captured:
@@ -237,15 +238,15 @@ class AnalyticCost:
             return self._launch, self._launch - gpu
         return gpu, 0.0
 
-    @staticmethod
-    def _chunk_sums(chunks: tuple[tuple[int, int], ...]) -> tuple[float, float, float, float]:
+    def _chunk_sums(self, chunks: tuple[tuple[int, int], ...]) -> tuple[float, float, float, float]:
         """(tokens, twice the attended pairs, keys, query tiles) of all chunks, without a window."""
         tokens = pairs = keys = tile_rows = 0
+        least = self.operators.prefill.least
         for new, past in chunks:
             tokens += new
             pairs += new * (new + 2 * past)
             keys += new + past
-            tile_rows += new if new > 128 else 128
+            tile_rows += new if new > least else least
         return tokens, pairs, keys, tile_rows / 128
 
     def _windowed_sums(self, chunks: tuple[tuple[int, int], ...]) -> tuple[float, float, float, float]:

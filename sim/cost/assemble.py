@@ -388,7 +388,7 @@ class Assembler:
             return PrefillAttention(constants, self.gpu, compute, heads, width, 4.0 * heads * width)
         kv_heads = model.local_kv_heads(self.tp)
         size = 2.0 * kv_heads * self.kv.vector_bytes(model.head_dim)
-        analytic = PrefillAttention(constants, self.gpu, compute, heads, model.head_dim, size)
+        analytic = PrefillAttention(constants, self.gpu, compute, heads, model.head_dim, size, kv_heads)
         if self.table is None:
             return analytic
         cache = self.table.cache(self.kv.name) if narrow else "bf16"

@@ -27,8 +27,10 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 @dataclass(frozen=True, slots=True)
 class GemmConstants:
     """Dense linear layers. `norm` joins compute and memory time; `extra_k` lengthens the inner dimension (prologue);
-    `wave` is the share of the arithmetic that is done in whole waves of tiles. `unpack_ns`: nanoseconds in which a
-    multiprocessor turns a thousand narrow weights into 16-bit ones, whatever their width; 0 where nothing is unpacked."""
+    `wave` is the share of the arithmetic that is done in whole waves of tiles, each of which costs as much as one that is
+    `edge` rows and columns larger. `unit`: share of the bandwidth that one column of tiles reaches (0: no limit). `unpack_ns`:
+    nanoseconds in which a multiprocessor turns a thousand narrow weights into 16-bit ones, whatever their width; 0 where
+    nothing is unpacked."""
 
     compute: float
     bandwidth: float
@@ -38,6 +40,8 @@ class GemmConstants:
     extra_k: float
     source: str
     wave: float = 0.0
+    edge: float = 0.0
+    unit: float = 0.0
     unpack_ns: float = 0.0
     error: float = 0.0
 
@@ -45,8 +49,9 @@ class GemmConstants:
 @dataclass(frozen=True, slots=True)
 class DecodeConstants:
     """Decode attention: `extra_us`, `knee_us` shape the ramp of short reads; `head_us`, `query_us` are per sequence and
-    KV or query head. `unit` is the share of the bandwidth that one thread block reaches (0: no limit), `splits` over
-    how many blocks a KV head's reads are spread at least."""
+    KV or query head, `row_us` per sequence. Keys and values take as long as ones that are `extra_bytes` longer. `unit` is the
+    share of the bandwidth that one thread block reaches (0: no limit), `splits` over how many blocks a KV head's reads are
+    spread at least."""
 
     bandwidth: float
     launch_us: float
@@ -56,6 +61,8 @@ class DecodeConstants:
     norm: float
     source: str
     query_us: float = 0.0
+    row_us: float = 0.0
+    extra_bytes: float = 0.0
     unit: float = 0.0
     splits: float = 1.0
     error: float = 0.0
@@ -63,8 +70,10 @@ class DecodeConstants:
 
 @dataclass(frozen=True, slots=True)
 class PrefillConstants:
-    """Prefill attention: `extra_tokens` is the overhead of a query tile, `path` how many times the longest tile's time bounds
-    the launch; `extra_dim` widens the heads by what exponentials cost."""
+    """Prefill attention: `extra_tokens` is the overhead of a query tile; `path`, which share of what the longest tile takes more
+    than a mean one adds to the launch; `extra_dim` widens the heads by what exponentials cost. `packed`: whether (1) queries
+    of a group of heads fill tiles together. `cache_ns`: nanoseconds for every token and KV head, at most `cache_most_ns` a
+    token, of writing keys and values into the cache, where the engine's kernel does that."""
 
     compute: float
     bandwidth: float
@@ -74,6 +83,9 @@ class PrefillConstants:
     source: str
     path: float = 0.0
     extra_dim: float = 0.0
+    packed: float = 0.0
+    cache_ns: float = 0.0
+    cache_most_ns: float = 0.0
     error: float = 0.0
 
 
@@ -91,13 +103,17 @@ class LatentConstants:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceConstants:
-    """Two algorithms: everyone sends everything (`one_shot`), and reduce-scatter + all-gather (`two_shot`)."""
+    """Two algorithms of the engine's own kernels: everyone sends everything (`one_shot`), and reduce-scatter + all-gather
+    (`two_shot`). Messages of more than `ring_mb` (1e6 bytes; 0: none) are left to the library's (`ring`)."""
 
     one_shot_us: float
     one_shot: float
     two_shot_us: float
     two_shot: float
     source: str
+    ring_mb: float = 0.0
+    ring_us: float = 0.0
+    ring: float = 0.0
     error: float = 0.0
 
 
@@ -260,8 +276,8 @@ def _section(kind: type, values: Any, file: str, key: str) -> Any:
             raise InputError(f"expected a string, found {value!r}", place=where)
         elif declared.startswith("dict") and (not isinstance(value, dict) or not value):
             raise InputError("expected a table of numbers", place=where)
-    for share in ("compute", "bandwidth", "one_shot", "two_shot", "activation"):
-        if values.get(share) == 0:
+    for share in ("compute", "bandwidth", "one_shot", "two_shot", "ring", "activation"):
+        if values.get(share, 0 if share == "ring" and values.get("ring_mb") else 1) == 0:
             raise InputError("must be above 0", place=Place(file=file, key=f"{key}.{share}"))
     if not 1 <= values.get("norm", 1) <= 20:  # 1 adds, 20 is a sharp corner; more would underflow
         raise InputError("must lie between 1 and 20", place=Place(file=file, key=f"{key}.norm"))

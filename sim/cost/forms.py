@@ -129,8 +129,8 @@ def _decode(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:
 def _prefill(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:
     batch, seq, heads, kv_heads, dim = timing.size
     tokens, key = batch * seq, 2.0 * kv_heads * dim * KV_BYTES.get(timing.kv_dtype, 2.0)
-    operator = PrefillAttention(section, gpu, COMPUTE.get(timing.dtype, timing.dtype), heads, dim, key)
-    return operator.seconds(tokens, tokens * seq, tokens, batch * max(seq, 128.0) / 128.0)
+    operator = PrefillAttention(section, gpu, COMPUTE.get(timing.dtype, timing.dtype), heads, dim, key, kv_heads)
+    return operator.seconds(tokens, tokens * seq, tokens, batch * max(seq, operator.least) / 128.0)
 
 
 def _latent(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:

@@ -26,6 +26,9 @@ from sim.hardware.links import Link
 
 US = 1e-6
 _TILE = 128
+_TILES = ((256, 128), (128, 128), (64, 64))
+"""Rows and columns of the tiles of a matrix product, the largest first: that is the one which `compute` is a share for."""
+_NARROWEST = 64  # columns of the narrowest tile, which products of few rows are given
 
 
 class Work(NamedTuple):
@@ -68,10 +71,11 @@ class Gemm:
     """A linear layer [n, k] on m tokens: roofline with a soft corner and quantised waves (form F2b with waves).
 
     Weights are read once, activations once, results written once. `weight_bytes` is the whole matrix with its scales;
-    `activation_bytes` one input value. A share `wave` of the arithmetic is done in whole waves of output tiles (at most
-    128 × 128, one a multiprocessor), so that few tiles leave the rest of the device idle. Narrow weights that are unpacked
-    to 16 bit cost a constant time an element, once for every tile of rows and beside the rest: few rows are slowed down the
-    more, the fewer bytes a weight has.
+    `activation_bytes` one input value. Arithmetic is done tile by tile, in the size among `_TILES` that takes least; a share
+    `wave` of it in whole waves of one tile a multiprocessor, so that few tiles leave the rest of the device idle. A column
+    of tiles reads its weights at a share `unit` of the bandwidth at most: matrices of few columns do not use all of it.
+    Narrow weights that are unpacked to 16 bit cost a constant time an element, once for every tile of rows and beside the
+    rest: few rows are slowed down the more, the fewer bytes a weight has.
     """
 
     launches = 1
@@ -92,22 +96,33 @@ class Gemm:
         self._pass, self._most = (early.pass_rows, early.pass_most) if early else (1.0, 0.0)
         self._weight, self._in = weight_bytes, activation_bytes
         rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
-        self._compute = 2.0 * n * (k + constants.extra_k) / rate
-        self._wave, self._tile, self._sms = constants.wave, self._compute / n * _TILE, gpu.sms
-        self._columns = ceil(n / _TILE)
+        self._wave, self._edge, self._sms = constants.wave, constants.edge, gpu.sms
+        self._tiles = tuple(self._tile(size, 2.0 * (k + constants.extra_k) / rate) for size in _TILES)
         self._fixed = weight_bytes / bandwidth + constants.memory_us * US
         self._token = (activation_bytes * k + 2.0 * n) / bandwidth
+        column = _NARROWEST * weight_bytes / n / (constants.unit * gpu.bandwidth) if constants.unit else 0.0
         self._unpack = constants.unpack_ns * 1e-12 * n * k / gpu.sms
         self._norm, self._inverse, self._launch = (
             constants.norm,
             1.0 / constants.norm,
             constants.launch_us * US,
         )
+        self._column = column**self._norm
+
+    def _tile(self, size: tuple[int, int], element: float) -> tuple[int, int, float]:
+        """(rows, columns of tiles, seconds of a row of one tile in a wave) for tiles of a size.
+
+        Args:
+            element: seconds of one result, were the whole device busy with tiles of the largest size.
+        """
+        (most, wide), (rows, columns) = _TILES[0], size
+        best = most * wide / ((most + self._edge) * (wide + self._edge))
+        return rows, ceil(self.n / columns), element * self._sms * best * (columns + self._edge)
 
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
-        compute = self._arithmetic(m) ** self._norm
-        seconds = (compute + self._memory(m) ** self._norm) ** self._inverse + self._launch
+        parts = self._arithmetic(m) ** self._norm + self._memory(m) ** self._norm + self._column
+        seconds = parts**self._inverse + self._launch
         return seconds + self._unpack * ceil(m / _TILE) if self._unpack else seconds
 
     def _memory(self, m: float) -> float:
@@ -118,12 +133,15 @@ class Gemm:
 
     def _arithmetic(self, m: float) -> float:
         """Seconds of arithmetic alone."""
-        even = self._compute * m
-        if not self._wave:
-            return even
-        rows = min(_TILE, 16 * ceil(m / 16))
-        waves = ceil(self._columns * ceil(m / rows) / self._sms)
-        return (1.0 - self._wave) * even + self._wave * waves * self._sms * rows * self._tile
+        filled, sms, wave, edge = 16 * ceil(m / 16), self._sms, self._wave, self._edge
+        least = 0.0
+        for rows, columns, row in self._tiles:
+            tiles = columns * ceil(m / rows)
+            waves = (1.0 - wave) * tiles / sms + wave * ceil(tiles / sms)
+            seconds = waves * row * ((filled if filled < rows else rows) + edge)
+            if not least or seconds < least:
+                least = seconds
+        return least
 
     def work(self, m: float) -> Work:
         """2mnk operations; weights, inputs and outputs."""
@@ -140,7 +158,8 @@ class DecodeAttention:
 
     A kernel splits long sequences over thread blocks, but only so far: a KV head is read by `max(rows, splits)` blocks,
     each of which reaches a share `unit` of the device's bandwidth. Few KV heads a GPU (tensor parallelism) or kernels
-    that do not split at all cannot use the whole memory.
+    that do not split at all cannot use the whole memory. What a key costs besides its bytes (its exponential) is told in
+    bytes as well: narrow heads reach less of the bandwidth.
     """
 
     launches = 1
@@ -157,9 +176,10 @@ class DecodeAttention:
         self.source = constants.source
         self._bytes = 2.0 * kv_heads * vector_bytes
         self._flops = 4.0 * heads * head_dim
-        self._read = self._bytes / (constants.bandwidth * gpu.bandwidth)
-        self._head = US * (constants.head_us * kv_heads + constants.query_us * heads) / gpu.sms
-        self._block = self._bytes / (constants.unit * kv_heads * gpu.bandwidth) if constants.unit else 0.0
+        timed = self._bytes + 2.0 * kv_heads * constants.extra_bytes
+        self._read = timed / (constants.bandwidth * gpu.bandwidth)
+        self._head = US * (constants.head_us * kv_heads + constants.query_us * heads + constants.row_us) / gpu.sms
+        self._block = timed / (constants.unit * kv_heads * gpu.bandwidth) if constants.unit else 0.0
         self._splits = max(constants.splits, 1.0)
         self._extra, self._knee = constants.extra_us * US, constants.knee_us * US
         self._norm, self._inverse, self._launch = (
@@ -222,9 +242,14 @@ class PrefillAttention:
     """Causal attention of prompt chunks over their own tokens and their past, all in one launch (form C2).
 
     Sizes are sums over the chunks (n new tokens after m cached ones): `tokens` Σn, `pairs` Σn(n+2m) which is twice the
-    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, 128)/128. The last tile of a causal prompt looks back at all of it, on one
-    multiprocessor: `path` times that bounds a launch of few tiles, and the two are joined by a root of squares. Short
-    chunks over a long past, whose tiles do not fill the device, take as long as one of them.
+    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, least)/128, where `least` are the tokens that fill a tile of 128 queries
+    (fewer, where the heads of a group share one).
+
+    Tiles take a time each besides their pairs. Less than one tile a multiprocessor takes as long as one; the last tile of a
+    causal prompt looks back at all of it, and a share `path` of what it takes more than a mean tile is waited for.
+
+    Attributes:
+        least: see above.
     """
 
     launches = 1
@@ -237,16 +262,21 @@ class PrefillAttention:
         heads: int,
         head_dim: float,
         kv_token_bytes: float,
+        kv_heads: float = 0,
     ) -> None:
+        """Args: kv_heads, as many as heads by default."""
         self.source = constants.source
+        kv_heads = kv_heads or heads
         rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
         self._flops = 2.0 * heads * head_dim
         wide = head_dim + constants.extra_dim  # exponentials cost the same whatever the head's width
-        self._compute = 2.0 * heads * wide / rate
+        self._pair, self._extra = 2.0 * heads * wide / rate, constants.extra_tokens
+        self.least = _TILE * (kv_heads / heads) ** constants.packed
         self._row, self._key = 4.0 * heads * head_dim, kv_token_bytes
-        self._row_time, self._key_time = self._row / bandwidth, kv_token_bytes / bandwidth
-        self._extra = constants.extra_tokens
-        self._path = constants.path * 4.0 * _TILE * wide * gpu.sms / rate
+        written = min(constants.cache_ns * kv_heads, constants.cache_most_ns) * 1e-9
+        self._written, self._row_time, self._key_time = written, self._row / bandwidth, kv_token_bytes / bandwidth
+        self._path, self._alone = constants.path, 2.0 * _TILE * self._pair * gpu.sms / heads
+        self._waves = heads / gpu.sms
         self._norm, self._inverse, self._launch = (
             constants.norm,
             1.0 / constants.norm,
@@ -254,17 +284,23 @@ class PrefillAttention:
         )
 
     def _parts(self, tokens: float, pairs: float, keys: float, tiles: float) -> tuple[float, float]:
-        compute = self._compute * (pairs + _TILE * tiles * self._extra)
-        if self._path and tokens:
-            back = keys / tokens
-            longest = self._path * pairs / tokens * back / (2.0 * back - 1.0)
-            compute = (compute * compute + longest * longest) ** 0.5
+        """Seconds of arithmetic and of memory traffic; twice the pairs of a tile are 256 times the keys that it looks at."""
+        if not tokens:
+            return 0.0, 0.0
+        busy = self._pair * (pairs + _TILE * tiles * self._extra)
+        mean = busy / (self._waves * tiles)
+        back = keys / tokens
+        seen = pairs / tokens * back / (2.0 * back - 1.0)
+        longest = self._alone * ((seen if seen > _TILE else _TILE) + 0.5 * self._extra)
+        compute = busy if busy > mean else mean
+        if longest > mean:
+            compute += self._path * (longest - mean)
         return compute, self._row_time * tokens + self._key_time * keys
 
     def seconds(self, tokens: float, pairs: float, keys: float, tiles: float) -> float:
         """Duration of the launch."""
         compute, memory = self._parts(tokens, pairs, keys, tiles)
-        return (compute**self._norm + memory**self._norm) ** self._inverse + self._launch
+        return (compute**self._norm + memory**self._norm) ** self._inverse + self._launch + self._written * tokens
 
     def work(self, tokens: float, pairs: float, keys: float, tiles: float) -> Work:
         """Attended pairs only (the masked half is not counted); queries, results, keys and values once."""
@@ -273,7 +309,7 @@ class PrefillAttention:
 
 
 class AllReduce:
-    """Sum of `token_bytes` a token over `ways` GPUs: the cheaper of one-shot and two-shot."""
+    """Sum of `token_bytes` a token over `ways` GPUs: the cheaper of one-shot and two-shot; the library's for long messages."""
 
     launches = 1
 
@@ -286,9 +322,15 @@ class AllReduce:
         self._one_token = (ways - 1) * token_bytes / (constants.one_shot * link.bandwidth)
         self._two_token = 2.0 * (ways - 1) / ways * token_bytes / (constants.two_shot * link.bandwidth)
         self._moved = 2.0 * (ways - 1) / ways * token_bytes
+        self._limit = constants.ring_mb * 1e6 / token_bytes if constants.ring_mb else float("inf")
+        if constants.ring_mb:
+            self._ring = constants.ring_us * US + 2 * slow * (ways - 1)
+            self._ring_token = self._moved / (constants.ring * link.bandwidth)
 
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
+        if m > self._limit:
+            return self._ring + self._ring_token * m
         return min(self._one + self._one_token * m, self._two + self._two_token * m)
 
     def work(self, m: float) -> Work:

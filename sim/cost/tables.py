@@ -111,12 +111,17 @@ class Residuals:
 
 
 class Measured:
-    """A table's answer where it has one, the analytic operator's elsewhere."""
+    """A table's answer where it has one, the analytic operator's elsewhere.
+
+    Attributes:
+        least: tokens that fill a tile of prefill attention, as in the analytic operator.
+    """
 
     launches = 1
 
     def __init__(self, fallback: Operator, source: str) -> None:
         self.fallback = fallback
+        self.least = getattr(fallback, "least", 128.0)
         self.source = f"{source}; outside its grid: {fallback.source}"
 
     def lookup(self, *size: float) -> float | None:
@@ -210,7 +215,7 @@ class MeasuredPrefill(Measured):
         self._form = form
         self._ratio = Surface(
             {
-                (b, x): us * 1e-6 / form.seconds(b * x, b * x * x, b * x, b * max(x, 128) / 128)
+                (b, x): us * 1e-6 / form.seconds(b * x, b * x * x, b * x, b * max(x, self.least) / 128)
                 for (b, x), us in points.items()
             }
         )

@@ -74,6 +74,10 @@ def test_a_users_file_is_laid_over(tmp_path):
         ('[elementwise]\nlaunch_us = 3\nbandwidth = 0\nsource = "x"\n', "elementwise.bandwidth"),
         ('[elementwise]\nlaunch_us = -3\nbandwidth = 1\nsource = "x"\n', "elementwise.launch_us"),
         ('[elementwise]\nlaunch_us = 3\nbandwith = 1\nsource = "x"\n', "elementwise.bandwith"),
+        (
+            '[all_reduce.2]\none_shot_us = 3\none_shot = 0.5\ntwo_shot_us = 9\ntwo_shot = 0.7\nsource = "x"\nring_mb = 8\n',
+            "all_reduce.2.ring",
+        ),
         ("[element]\n", "element"),
         ("gemm = 3\n", "gemm"),
         ("[gemm\n", None),

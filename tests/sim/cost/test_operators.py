@@ -101,12 +101,30 @@ def test_few_heads_are_read_by_few_blocks():
 
 
 def test_few_tiles_leave_the_device_idle():
+    """The smallest tile, of 64 × 64, wastes least where larger ones are no better."""
     constants = replace(IDEAL, wave=1.0)
-    tiles = Gemm(constants, H100, "bf16", 1024, 16384, 2 * 1024 * 16384, 2)
-    assert tiles.seconds(128) == pytest.approx(2 * 128 * 128 * 16384 / (989.4e12 / 132), rel=0.01)  # 8 tiles, 132 SMs
-    assert tiles.seconds(129) == pytest.approx(tiles.seconds(128), rel=1e-6)
-    full = Gemm(constants, H100, "bf16", 132 * 128, 16384, 1.0, 2)
-    assert full.seconds(129) == pytest.approx(2 * full.seconds(128), rel=0.01)  # a second wave begins
+    tiles = Gemm(constants, H100, "bf16", 512, 16384, 0.0, 0.0)
+    assert tiles.seconds(64) == pytest.approx(2 * 64 * 64 * 16384 / (989.4e12 / 132), rel=0.01)  # 8 tiles, 132 SMs
+    assert tiles.seconds(65) == pytest.approx(tiles.seconds(64), rel=1e-6)
+    full = Gemm(constants, H100, "bf16", 132 * 64, 16384, 1.0, 2)
+    assert full.seconds(65) == pytest.approx(2 * full.seconds(64), rel=0.01)  # a second wave begins
+
+
+def test_large_tiles_are_worth_their_waste_where_edges_count():
+    """132 tiles of 256 × 128 are one wave; two waves of 128 × 128 take 4/3 of that where edges are 128 wide."""
+    edges = replace(IDEAL, wave=1.0, edge=128.0)
+    wide = Gemm(edges, H100, "bf16", 128 * 132, 16384, 1.0, 0.0)
+    assert wide.seconds(256) == pytest.approx(2 * 256 * 128 * 16384 / (989.4e12 / 132), rel=0.01)
+    few = Gemm(edges, H100, "bf16", 64, 16384, 1.0, 0.0)
+    alone = Gemm(replace(IDEAL, wave=1.0), H100, "bf16", 64, 16384, 1.0, 0.0)
+    assert few.seconds(64) == pytest.approx(192 * 192 * (256 * 128) / (384 * 256) / 64**2 * alone.seconds(64), rel=0.01)
+
+
+def test_few_columns_do_not_use_the_whole_memory():
+    """Weights of one column of tiles come at a share of the bandwidth, however long it is; many columns share it all."""
+    constants = replace(IDEAL, unit=0.1)
+    assert gemm(constants, n=64).seconds(1) == pytest.approx(2 * 64 * 4096 / (0.1 * 3350e9), rel=0.01)
+    assert gemm(constants, n=65536).seconds(1) == pytest.approx(gemm(n=65536).seconds(1), rel=0.01)
 
 
 def test_the_longest_tile_shows():
@@ -116,7 +134,45 @@ def test_the_longest_tile_shows():
     sizes = (n, n * n, n, 132)
     even = PrefillAttention(base, H100, "bf16", 1, 128, 512.0).seconds(*sizes)
     path = PrefillAttention(replace(base, path=1.0), H100, "bf16", 1, 128, 512.0).seconds(*sizes)
-    assert path == pytest.approx(5**0.5 * even, rel=0.01)
+    assert path == pytest.approx(2 * even, rel=0.01)
+
+
+def test_heads_of_a_group_share_tiles():
+    """Sixteen queries of eight heads fill a tile of 128, where each head would take one of its own."""
+    base = PrefillConstants(1.0, 1.0, 0.0, 20.0, 1000.0, "ideal")
+    alone, packed = (
+        PrefillAttention(replace(base, packed=each), H100, "bf16", 32, 128, 2048.0, 4) for each in (0.0, 1.0)
+    )
+    assert (alone.least, packed.least) == (128, 16)
+
+    def seconds(operator: PrefillAttention, chunks: int) -> float:
+        return operator.seconds(16 * chunks, 256 * chunks, 16 * chunks, chunks * max(16, operator.least) / 128)
+
+    assert seconds(packed, 1000) == pytest.approx(seconds(alone, 1000) / 8, rel=0.1)
+    assert PrefillAttention(replace(base, packed=1.0), H100, "bf16", 32, 128, 2048.0).least == 128  # as many KV heads
+
+
+def test_writing_the_cache_takes_time_a_token():
+    base = PrefillConstants(1.0, 1.0, 0.0, 20.0, 0.0, "ideal")
+    writes = replace(base, cache_ns=2.0, cache_most_ns=6.0)
+    sizes = (1000, 1000 * 1000, 1000, 1000 / 128)
+    for kv_heads, nanoseconds in ((2, 4.0), (8, 6.0)):
+        plain, more = (
+            PrefillAttention(c, H100, "bf16", 8, 128, 4096.0, kv_heads).seconds(*sizes) for c in (base, writes)
+        )
+        assert more - plain == pytest.approx(1000 * nanoseconds * 1e-9)
+
+
+def test_what_a_key_costs_besides_its_bytes_weighs_on_narrow_heads():
+    constants = replace(VLLM.decode["bf16"], launch_us=0.0, extra_us=0.0, unit=0.0, extra_bytes=64.0, bandwidth=1.0)
+    narrow, wide = (DecodeAttention(constants, H100, 8, 8, 2.0 * dim, dim) for dim in (64, 128))
+    assert narrow.seconds(8, 10**7) == pytest.approx(192 / 128 * narrow.work(8, 10**7).bytes / 3350e9, rel=0.01)
+    assert wide.seconds(8, 10**7) == pytest.approx(320 / 256 * wide.work(8, 10**7).bytes / 3350e9, rel=0.01)
+
+
+def test_a_sequence_costs_the_same_however_few_heads_read_it():
+    constants = replace(VLLM.decode["bf16"], launch_us=0.0, head_us=0.0, query_us=0.0, row_us=13.2)
+    assert DecodeAttention(constants, H100, 8, 1, 256.0, 128).seconds(1000, 1) == pytest.approx(100e-6, rel=0.2)
 
 
 def test_a_short_chunk_over_a_long_past_takes_as_long_as_one_tile():
@@ -174,6 +230,13 @@ def test_all_reduce_takes_the_cheaper_algorithm():
     assert small == pytest.approx(5e-6 + 3 * 8192 / (0.5 * 450e9))
     assert large == pytest.approx(50e-6 + 1.5 * 8192e5 / (0.8 * 450e9))
     assert (operator.work(1).bound, operator.work(100_000).bound) == ("latency", "link")
+
+
+def test_long_messages_are_left_to_the_library():
+    constants = AllReduceConstants(5.0, 0.5, 50.0, 0.8, "test", ring_mb=8.0, ring_us=40.0, ring=0.7)
+    operator = AllReduce(constants, Link("test", 450e9, 0.0), 4, 8000.0)
+    assert operator.seconds(1000) == pytest.approx(50e-6 + 1.5 * 8e6 / (0.8 * 450e9))
+    assert operator.seconds(1001) == pytest.approx(40e-6 + 1.5 * 1001 * 8000 / (0.7 * 450e9))
 
 
 def test_a_slow_link_costs_latency_on_every_hop():
