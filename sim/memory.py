@@ -6,7 +6,8 @@ Three rules (`kv.memory_rule`), each with its engine's own meaning of `kv.memory
 * `static` (SGLang): the fraction covers weights and pool; everything else lives in the rest. With utilization 0 the
   fraction is automatic: it leaves a reserve of 512 MB + 1.5 MB a token of the largest chunk + 2 MB a captured batch
   row + 1 GB for every 8 GPUs of the model, and at least 10 GB on cards above 60 GB (`server_args.py`).
-* `free` (TensorRT-LLM): utilization × what is free once weights and activations are placed, less 1.5 % lost to blocks.
+* `free` (TensorRT-LLM): utilization × what is free once weights and activations are placed, less 1.5 % lost to blocks. What
+  its two runtimes place beside the weights is in `sim.tensorrt_memory`.
 
 Layers with a sliding window keep no more than the window of a request where the engine's allocator tells layers apart
 (`window_rule`), so that a token takes less memory the longer its request is. The pool is then counted in tokens of
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sim import tensorrt_memory
 from sim.config import EngineConfig
 from sim.hardware.gpu import GIB, GPUSpec
 from sim.models.spec import ModelSpec
@@ -152,6 +154,10 @@ def _engine_activations(model: ModelSpec, config: EngineConfig) -> int:
     """
     if config.preset == "vllm-v0" and config.scheduler.name == "chunked-prefill":
         return activation_bytes(model, config, 0)
+    if tensorrt_memory.applies(config):
+        return activation_bytes(model, config, 0) + tensorrt_memory.buffer_bytes(
+            model, config, context_limit(model, config)
+        )
     return activation_bytes(model, config, _LOGIT_BYTES.get(config.preset, _LOGIT_COPIES))
 
 
@@ -159,7 +165,7 @@ def _overhead(gpu: GPUSpec, config: EngineConfig, gpus: int) -> int:
     """What lies outside of weights, activations and pool: context, collectives and, where the engine counts them, graphs."""
     from sim.cost.graphs import largest_graph
 
-    size = _CONTEXT_BYTES
+    size = tensorrt_memory.context_bytes(config) if tensorrt_memory.applies(config) else _CONTEXT_BYTES
     if gpus > 1:
         fast = gpu.has_fast_link and (gpu.link != "nvlink-bridge" or gpus == 2)
         switch = gpu.link == "nvswitch" and gpu.arch not in ("ampere", "volta")
@@ -170,19 +176,21 @@ def _overhead(gpu: GPUSpec, config: EngineConfig, gpus: int) -> int:
 
 
 def _padding_bytes(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMode) -> int:
-    """What vLLM adds to MXFP4 experts on GPUs without FP4: their kernels want widths in multiples of 128 and 256.
+    """What engines add to MXFP4 experts on GPUs without FP4: their kernels want widths in multiples of 128 and 256.
 
     gpt-oss has 2,880 on both sides: 13.7 GiB loaded rather than 12.8 (20b, A100, vLLM 0.19, myoceane.fr), 66.0 rather than 60.8
-    (120b, H100, vllm-project/vllm#23278).
+    (120b, H100, vllm-project/vllm#23278). TensorRT-LLM keeps more than that (`sim.tensorrt_memory`).
     """
-    if mode.name != "mxfp4" or not model.experts or gpu.fp4 or not config.preset.startswith("vllm"):
+    tensorrt = tensorrt_memory.applies(config)
+    if mode.name != "mxfp4" or not model.experts or gpu.fp4 or not (tensorrt or config.preset.startswith("vllm")):
         return 0
     parallel = config.parallel
     width = -(-model.expert_ffn // max(parallel.tensor // parallel.expert, 1))
     wide, deep = -(-width // 128) * 128, -(-model.hidden // 256) * 256
     layers = -(-model.moe_layers // parallel.pipeline)
     matrices = (3 if model.gated else 2) * layers * (model.experts // parallel.expert)
-    return int(matrices * (mode.matrix_bytes(wide, deep) - mode.matrix_bytes(width, model.hidden)))
+    kept = mode.matrix_bytes(wide, deep) * (1 + tensorrt_memory.REPACKING if tensorrt else 1)
+    return int(matrices * (kept - mode.matrix_bytes(width, model.hidden)))
 
 
 def window_rule(config: EngineConfig) -> str:

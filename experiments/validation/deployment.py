@@ -187,8 +187,9 @@ def engine_section(deployment: Deployment, load: Load, longest: int) -> dict[str
         from experiments.validation.limits import LIMITS
 
         found = LIMITS[mapped.limits](
-            model, deployment.gpu, tensor=layout.tensor, pipeline=layout.pipeline, weights=mapped.weights,
-            kv=mapped.kv, inputs=load.inputs.high, outputs=load.outputs.mean, number=load.number // layout.share,
+            model, deployment.gpu, tensor=layout.tensor, pipeline=layout.pipeline, data=layout.data,
+            weights=mapped.weights, kv=mapped.kv, inputs=load.inputs.high, outputs=load.outputs.mean,
+            number=load.number // layout.share,
         )  # fmt: skip
         settings = {f"scheduler.{key}": value for key, value in found.items()} | settings
     if load.kind == "static" and mapped.preset in ("static", "tensorrt-llm-static"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from sim.hardware import GPUSpec
 from sim.models import ModelSpec
@@ -20,17 +21,20 @@ def trtllm_bench(
     kv: str,
     inputs: float,
     outputs: float,
+    data: int = 1,
     number: int = 0,
 ) -> dict[str, int]:
     """What TensorRT-LLM's `trtllm-bench` sets for given mean lengths (`tensorrt_llm/bench/build/tuning.py`).
 
     It estimates how many requests fit (memory less the weights at their nominal bytes, times 0.95, over the KV of input
-    and output), caps that at 4,096, and rounds the batch up to 32, 128 or 256 and the tokens to 256, 512 or 1,024.
+    and output), caps that at 4,096, and rounds the batch up to 32, 128 or 256 and the tokens to 256, 512 or 1,024. Ranks of
+    attention data parallelism are GPUs of one tensor-parallel group to it; each then has all of these limits to itself.
 
     Returns:
         `max_num_seqs` and `max_num_batched_tokens`.
     """
     mode, kv_mode = weight_mode_for(weights, model), kv_mode_for(kv, model.dtype)
+    tensor *= data
     ways = tensor * pipeline
     bytes_per_token = 2 * model.layers * max(tensor, model.kv_heads) * model.head_dim * kv_mode.bits / 8
     if model.mla is not None:
@@ -48,6 +52,46 @@ def trtllm_bench(
     else:
         budget = _up(tokens, 512 if tokens < 8192 else 1024)
     return {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
+
+
+_LISTED = (
+    ("gpt-j-6b", 1, 0, 128, 2048),
+    ("gpt-j-6b", 1, 256, 2048, 2048),
+    ("llama-2-7b", 1, 0, 4096, 8192),
+    ("mistral-7b", 1, 0, 4098, 8192),
+    ("llama-3(.1)?-8b", 1, 0, 2048, 8192),
+    ("llama-2-70b", 2, 0, 2048, 2048),
+    ("llama-2-70b", 4, 0, 4096, 8192),
+    ("llama-2-70b", 4, 4224, 256, 8192),
+    ("llama-2-70b", 8, 0, 8192, 16384),
+    ("llama-2-70b", 8, 2176, 1024, 16384),
+    ("llama-3(.1)?-70b", 1, 0, 2048, 2048),
+    ("llama-3(.1)?-70b", 2, 0, 256, 1024),
+    ("llama-3(.1)?-70b", 2, 4096, 2048, 1024),
+    ("llama-3(.1)?-70b", 4, 0, 2048, 1024),
+    ("llama-3(.1)?-70b", 8, 0, 8192, 16384),
+    ("mixtral-8x7b", 2, 0, 2048, 3072),
+    ("mixtral-8x7b", 4, 0, 8192, 8192),
+    ("falcon-180b", 4, 0, 4096, 8192),
+    ("falcon-180b", 8, 0, 2048, 8192),
+)
+"""Model, tensor degree, length of request that it holds for (0: any other), batch, tokens: `tensorrt_llm/bench/build/
+benchmark_config.yml`, as `trtllm-bench build` took it before it estimated. Llama 3.1 has the architecture of Llama 3."""
+
+
+def trtllm_bench_listed(
+    model: ModelSpec, gpu: GPUSpec, *, tensor: int, pipeline: int, inputs: float, outputs: float, **_: object
+) -> dict[str, int]:
+    """What `trtllm-bench` built engines for until 0.16: a list by model and degree, else the builder's own 2,048 and 8,192.
+
+    Where the list has more rows than tokens, no more than the tokens can run.
+    """
+    rows, tokens = 2048, 8192
+    for name, degree, length, seqs, budget in _LISTED:
+        listed = re.fullmatch(name, model.name.lower()) and (degree, pipeline) == (tensor, 1)
+        if listed and length in (0, round(inputs + outputs)):
+            rows, tokens = seqs, budget
+    return {"max_num_seqs": min(rows, tokens), "max_num_batched_tokens": tokens}
 
 
 def one_prompt(model: ModelSpec, gpu: GPUSpec, *, inputs: float, number: int, **_: object) -> dict[str, int]:
@@ -68,4 +112,9 @@ def _up(value: float, unit: int) -> int:
     return math.ceil(value / unit) * unit
 
 
-LIMITS = {"trtllm-bench": trtllm_bench, "one-prompt": one_prompt, "one-prompt-or-8192": one_prompt_or_8192}
+LIMITS = {
+    "trtllm-bench": trtllm_bench,
+    "trtllm-bench-listed": trtllm_bench_listed,
+    "one-prompt": one_prompt,
+    "one-prompt-or-8192": one_prompt_or_8192,
+}
