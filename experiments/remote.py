@@ -18,6 +18,7 @@ from experiments.schema import Workload
 from experiments.schema.workload import REAL_KEYS
 from experiments.traffic import make_traffic
 from sim.models import load_model
+from sim.presets import find_preset
 from workloads.errors import InputError, TargetError
 from workloads.traffic import Traffic
 
@@ -251,6 +252,8 @@ def _config(workload: Workload, backend: RemoteBackend) -> dict[str, Any]:
     if hidden:  # a header may hold a key
         plain["backend"]["headers"] = {name: "..." for name in hidden}
     config = {key: leaves_of(value) for key, value in plain.items()}
+    if workload.engine.preset is not None:
+        config["engine"]["preset"] = {"value": find_preset(workload.engine.preset)[0], "source": USER}
     found = {
         "model": backend.form.model, "endpoint": backend.form.endpoint,
         "prompts": "ids" if backend.ids else "text", "counted_by": backend.counted_by,

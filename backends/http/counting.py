@@ -17,6 +17,7 @@ OPENING = "Go"
 """What every prompt begins with, since a first word, without a space before it, may be another number of tokens."""
 _PROBES = 40  # at most so many questions for the words that are not one token
 _TURN = "ok"
+_THINNER = (1, 4, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,12 @@ async def measure(count: Count, words: Sequence[str], *, chat: bool, sessions: b
     around = await counted(OPENING)
     if around is None:
         return Measure(tuple(words))
-    whole = await counted(OPENING + text_of(words))
-    if whole is None:
+    for every in _THINNER:  # all of them may be too long for a small context
+        words = words[::every]
+        whole = await counted(OPENING + text_of(words))
+        if whole is not None:
+            break
+    else:
         return Measure(tuple(words), around)
     good, per_word = tuple(words), 1.0
     if whole - around != len(words):

@@ -160,14 +160,17 @@ def intervals(first: Subject, second: Subject, paired: bool, errors: Apart) -> d
 def settings_apart(subjects: Sequence[Subject]) -> dict[str, tuple[Any, ...]]:
     """Settings that differ, in the first run's order; among runs of ours also those that only some have.
 
-    What another tool does not record is not a difference, so with its runs only common keys are looked at.
+    What another tool does not record is not a difference, so with its runs only common keys are looked at; nor is what nobody
+    knows of the engine of a remote server.
     """
     ours = all(s.tool == OURS for s in subjects)
+    remote = any(s.config.get("backend.name") == "http" for s in subjects)
     keys = dict.fromkeys(key for s in subjects for key in s.config)
     found = {}
     for key in keys:
         values = tuple(s.config.get(key) for s in subjects)
-        if any(v != values[0] for v in values) and (ours or all(key in s.config for s in subjects)):
+        may_lack = ours and not (remote and key.startswith("engine."))
+        if any(v != values[0] for v in values) and (may_lack or all(key in s.config for s in subjects)):
             found[key] = values
     return found
 

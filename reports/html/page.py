@@ -202,7 +202,7 @@ def _outcomes(s: dict) -> list[tuple[str, str, str, bool]]:
 
 def _host(data: RunData, s: dict) -> list[tuple[str, str]]:
     speed = simulator_speed(s, data.host, float(data.info["end"]))
-    rows = [(clean(key, 60).replace("_", " "), setting(value)) for key, value in data.host.items()]
+    rows = [(clean(key, 60).replace("_", " "), setting(value)) for key, value, _ in leaves(data.host)]
     if speed["wall_seconds"] and data.info.get("backend") == "sim":
         rows += [
             ("simulator speed", f"{number(speed['times_real_time'])} times real time"),

@@ -147,6 +147,14 @@ def test_a_server_that_counts_characters_gets_lengths_that_are_near() -> None:
     assert np.mean(counts) == pytest.approx(500, rel=0.02)
 
 
+def test_a_short_context_is_asked_with_fewer_words() -> None:
+    async def count(prompt: str) -> int | None:
+        return counted(prompt) if counted(prompt) <= 300 else None
+
+    found = asyncio.run(measure(count, WORDS, chat=False, sessions=False))
+    assert found.exact and 200 < len(found.words) <= 298 and found.per_word == 1.0
+
+
 def test_a_server_that_does_not_count_gets_a_word_for_a_token() -> None:
     async def count(prompt: str) -> None:
         return None
