@@ -41,7 +41,11 @@ def test_an_h100_shows_less_than_its_box_says():
      ("NVIDIA A100 80GB PCIe", "a100-pcie"), ("NVIDIA RTX A6000", "rtx-a6000"), ("AMD Instinct MI300X", "mi300x"),
      ("NVIDIA L40S", "l40s"), ("NVIDIA B200", "b200-sxm"), ("NVIDIA GH200 480GB", "gh200"),
      ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("Tesla V100S-PCIE-32GB", "v100s-pcie"), ("NVIDIA GB10", "gb10"),
-     ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d"), ("NVIDIA RTX A5000", "rtx-a5000"), ("H20-3e", "h20-141gb")],
+     ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d"), ("NVIDIA RTX A5000", "rtx-a5000"),
+     ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-workstation"),
+     ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+     ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q"),
+     ("H20-3e", "h20-141gb")],
 )  # fmt: skip
 def test_names(written, name):
     assert load_gpu(written).name == name
