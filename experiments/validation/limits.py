@@ -108,6 +108,14 @@ def one_prompt_or_8192(model: ModelSpec, gpu: GPUSpec, *, inputs: float, number:
     return {"max_num_batched_tokens": max(budget, 8192)}
 
 
+def prompt_and_1500(model: ModelSpec, gpu: GPUSpec, *, inputs: float, number: int, **_: object) -> dict[str, int]:
+    """Prompt length, batch and 1,500 tokens more.
+
+    What aiconfigurator's generator of deployments sets (`generator/rule_plugin/vllm.rule`, `sglang.rule`, `trtllm.rule`).
+    """
+    return {"max_num_batched_tokens": round(inputs) + number + 1500}
+
+
 def _up(value: float, unit: int) -> int:
     return math.ceil(value / unit) * unit
 
@@ -117,4 +125,5 @@ LIMITS = {
     "trtllm-bench-listed": trtllm_bench_listed,
     "one-prompt": one_prompt,
     "one-prompt-or-8192": one_prompt_or_8192,
+    "prompt-and-1500": prompt_and_1500,
 }

@@ -25,6 +25,7 @@ class Mapped:
         weights, kv: names of the modes; `weights` is "" where no rule knows the type, `auto` where none is stated.
         settings: dotted keys of `engine:`. by_memory: the same for (large, small) cards.
         limits: name of a sizing rule, or "". lengths: shares of the nominal length that are drawn from, or None.
+        prompts: different prompts, which a client sends again and again; 0 where each is sent once.
         stream: tokens of an answer that the front end hands out as one piece.
         front_end: False where requests are timed inside the server.
         speculation: `on` where draft tokens are used, `untold` where they may be, else "".
@@ -40,6 +41,7 @@ class Mapped:
     by_memory: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
     limits: str = ""
     lengths: tuple[float, float] | None = None
+    prompts: int = 0
     stream: int = 1
     front_end: bool = True
     speculation: str = ""
@@ -68,6 +70,7 @@ def map_row(row: Row) -> Mapped:
         large, small = mapped.by_memory
         large |= rule.get("set_on_large", {})
         small |= rule.get("set_on_small", {})
+        mapped.prompts = rule.get("prompts", mapped.prompts)
         mapped.stream = rule.get("stream", mapped.stream)
         mapped.front_end = rule.get("front_end", mapped.front_end)
         mapped.speculation = rule.get("speculation", mapped.speculation)

@@ -5,7 +5,8 @@ How many requests a point has follows from its protocol:
 * a static batch is that one batch; `offline` has as many as the source says (3,000 where it does not), of which at most six
   times what runs at once are simulated, but not fewer than 1,000: the rest follow at the steady rate;
 * a closed loop has ten times its concurrency, as the InferenceX client does, at least 40 and at most 6,000 (but never
-  fewer than twice the concurrency), its start included, as in the measurements;
+  fewer than twice the concurrency), its start included, as in the measurements. Where a client repeats its prompts, twice
+  the concurrency goes before them and is not counted, so that what is cached then is;
 * an open loop has what the source says, at most 4,000; 600 where it does not say. Arrivals are Poisson where nothing
   else is stated;
 * a phase alone is one batch (decode), or eight prompts a rank one after another (prefill).
@@ -39,6 +40,7 @@ class Point:
         front_end: whether requests pass an HTTP front end. stream: tokens that it hands out as one piece. phase: of a PHASE.
         requests: set by `simulate`: how many there are in all, where only a part of an offline run is simulated.
         spread: (expert, data) degrees where the experts lie over several attention ranks, simulated as one group; else (1, 1).
+        skip: rows at the start that are sent but not counted (warm-up).
         host_ms, pace: milliseconds added to every step, and a factor on its time (`--fit-deployment`).
         notes: what was guessed, told with the cells.
     """
@@ -54,6 +56,7 @@ class Point:
     host_ms: float = 0.0
     pace: float = 1.0
     stream: int = 1
+    skip: int = 0
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -62,7 +65,7 @@ class Point:
         plain = {
             "workload": self.workload, "kind": self.kind, "share": self.share, "front_end": self.front_end,
             "phase": self.phase, "spread": list(self.spread), "host_ms": self.host_ms,
-            "pace": self.pace, "stream": self.stream,
+            "pace": self.pace, "stream": self.stream, "skip": self.skip,
         }  # fmt: skip
         digest = hashlib.sha256(code_digest().encode())
         digest.update(json.dumps(plain, sort_keys=True).encode())
@@ -112,10 +115,26 @@ def point_of(row: Row, load: Load, deployment: Deployment) -> Point:
     inside = row.extra.get("load.front_end") is False or not mapped.front_end
     front_end = not inside and load.kind not in (STATIC, OFFLINE, PHASE, NONE)
     spread = (layout.expert, layout.data) if layout.data > 1 else (1, 1)
+    skip = _repeat(traffic["synthetic"], mapped.prompts, loop["concurrency"]) if mapped.prompts else 0
     return Point(
         workload, load.kind, layout.replicas, layout.gpus, front_end, load.phase, spread=spread, stream=mapped.stream,
-        notes=tuple(notes),
+        skip=skip, notes=tuple(notes),
     )  # fmt: skip
+
+
+def _repeat(synthetic: dict, prompts: int, concurrency: int) -> int:
+    """Let a closed loop draw from so many prompts, and begin with a warm-up; how many rows that has.
+
+    A prompt that is known whole is still read for its last token, which is what the one token of its own is.
+    """
+    length, skip = synthetic["input_tokens"], 2 * concurrency
+    if not isinstance(length, int) or length < 2:
+        return 0
+    synthetic |= {
+        "input_tokens": 1, "prefix": {"kind": "system-prompts", "count": prompts, "tokens": length - 1},
+        "requests": synthetic["requests"] + skip,
+    }  # fmt: skip
+    return skip
 
 
 def _longest(row: Row, inputs: Lengths | None, outputs: Lengths | None, deployment: Deployment) -> int:

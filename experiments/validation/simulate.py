@@ -19,6 +19,7 @@ from experiments.validation.points import Point
 from experiments.validation.spread import Slower, spread_of
 
 PERCENTILES = (50, 75, 90, 95, 99)
+WARM_UP = "warm-up"  # status of rows that are not counted
 WAVES, FEWEST = 6, 1000  # of an offline run at least so much is simulated
 
 
@@ -167,6 +168,8 @@ def _result(point: Point, resolved: Any, data: Any) -> Result:
         return Result(
             error=f"{int((~done).sum())} of {len(r)} requests were not served: {'; '.join(sorted(reasons))[:200]}"
         )
+    if point.skip:
+        r.status[r.request < point.skip] = WARM_UP
     figures = latencies(point.kind, data)
     figures |= throughputs(point, r)
     result = Result(figures, warnings=list(resolved.warnings))

@@ -1,6 +1,6 @@
 """Limits that TensorRT-LLM's benchmark tool sets by itself, and to which of its versions they belong."""
 
-from experiments.validation.limits import trtllm_bench, trtllm_bench_listed
+from experiments.validation.limits import prompt_and_1500, trtllm_bench, trtllm_bench_listed
 from experiments.validation.mapping import map_row
 from sim.hardware import load_gpu
 from sim.models import load_model
@@ -35,3 +35,21 @@ def test_the_list_is_of_the_versions_that_had_it(row):
     assert map_row(row(**offline, engine_version="0.14")).limits == "trtllm-bench-listed"
     assert map_row(row(**offline, engine_version="0.17")).limits == "trtllm-bench"
     assert map_row(row(engine="TensorRT-LLM", load_kind="static_batch", engine_version="0.14")).limits == ""
+
+
+def test_what_a_generator_of_deployments_sets(row):
+    """aiconfigurator's rows that are not of InferenceX: budget of batch, prompt and 1,500; which era, by version and lengths."""
+    made = {"source": "aiconfigurator-silicon-sample", "load_kind": "closed_loop_concurrency", "isl": "4000"}
+    other = {**made, "notes": "origin: other file named in the sample; checkpoint X-FP8", "kv_dtype": ""}
+    vllm = map_row(row(**other, engine="vllm", engine_version="0.12.0", weight_dtype="fp8"))
+    assert (vllm.limits, vllm.prompts, vllm.kv) == ("prompt-and-1500", 100, "fp8")
+    assert vllm.settings["kv.prefix_caching"] is True
+    older = map_row(row(**{**other, "isl": "4096"}, engine="vllm", engine_version="0.12.0", weight_dtype="fp8"))
+    assert (older.limits, older.prompts, older.settings["kv.prefix_caching"]) == ("prompt-and-1500", 0, False)
+    assert map_row(row(**other, engine="sglang", engine_version="0.5.6.post2")).preset == "sglang-mixed"
+    assert map_row(row(**other, engine="sglang", engine_version="0.5.1.post1")).preset == "sglang@0.5"
+    assert map_row(row(**other, engine="trtllm", engine_version="1.0.0rc3")).limits == "one-prompt"
+    assert map_row(row(**other, engine="trtllm", engine_version="1.2.0rc6")).prompts == 100
+    dump = {**made, "notes": "origin: InferenceX/InferenceMAX dump"}
+    assert map_row(row(**dump, engine="vllm", engine_version="0.12.0")).prompts == 0
+    assert prompt_and_1500(load_model("Llama-3.1-8B"), H100, inputs=4000, number=64) == {"max_num_batched_tokens": 5564}

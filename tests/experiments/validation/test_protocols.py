@@ -1,7 +1,14 @@
 """Every protocol and metric against values worked out by hand: steps with prompts take 100 ms, others 10 ms."""
 
+from dataclasses import replace
+
 import pytest
 
+from experiments.validation.deployment import deployment_of
+from experiments.validation.load import parse_load
+from experiments.validation.mapping import map_row
+from experiments.validation.points import point_of
+from experiments.validation.simulate import simulate
 from experiments.validation.table import read_table
 from experiments.validation.validate import validate
 
@@ -101,6 +108,22 @@ def test_a_closed_loop_over_replicas(predicted):
     metrics = ("request_per_s", "output_tokens_per_s_per_gpu")
     found = predicted(metrics, load_kind="closed_loop_concurrency", concurrency_or_rate="concurrency=8", n_gpu="4")
     assert found == pytest.approx({"request_per_s": 32, "output_tokens_per_s_per_gpu": 88})
+
+
+def test_a_client_that_repeats_its_prompts(row):
+    """Prompts are drawn from so many; twice the concurrency goes before, fills the cache and is not counted."""
+    made = row(
+        source="aiconfigurator-silicon-sample", notes="origin: other file named in the sample", engine_version="0.12.0",
+        load_kind="closed_loop_concurrency", concurrency_or_rate="concurrency=64", isl="1000", osl="10",
+    )  # fmt: skip
+    point = point_of(made, parse_load(made), deployment_of(made))
+    synthetic = point.workload["traffic"]["synthetic"]
+    assert (point.skip, synthetic["requests"], synthetic["prefix"]["count"]) == (128, 128 + 640, 100)
+    repeated = simulate(point)
+    assert repeated.facts["cached_share"] > 0.8
+    counted = simulate(replace(point, skip=0))
+    assert counted.figures["ttft_ms_mean"] > 1.5 * repeated.figures["ttft_ms_mean"]
+    assert map_row(row(notes="", load_kind="closed_loop_concurrency")).prompts == 0
 
 
 def test_an_open_loop_at_a_constant_rate(predicted):
