@@ -165,7 +165,7 @@ class AnalyticCost:
         gpu += layers * ops.prefill.seconds(tokens, pairs, keys, tile_rows / 128)
         context = shape.decode_context + shape.padding_context
         if context or rows:
-            gpu += layers * ops.decode.seconds(rows, context)
+            gpu += layers * ops.beside.seconds(rows, context)
         return gpu if captured or gpu >= self._launch else self._launch
 
     def _line(self, rows: int, at: int) -> DecodeLine:
@@ -232,8 +232,9 @@ class AnalyticCost:
             gpu += ops.windowed_layers * ops.prefill.seconds(*sizes.windowed) if ops.windowed_layers else 0.0
         if sizes.decode is not None:
             rows, context, near = sizes.decode
-            gpu += ops.full_layers * ops.decode.seconds(rows, context) if ops.full_layers else 0.0
-            gpu += ops.windowed_layers * ops.decode.seconds(rows, near) if ops.windowed_layers else 0.0
+            decode = ops.decode if sizes.prefill is None else ops.beside
+            gpu += ops.full_layers * decode.seconds(rows, context) if ops.full_layers else 0.0
+            gpu += ops.windowed_layers * decode.seconds(rows, near) if ops.windowed_layers else 0.0
         if gpu < self._launch and not sizes.captured:
             return self._launch, self._launch - gpu
         return gpu, 0.0

@@ -60,7 +60,8 @@ class StepOperators:
 
     Attributes:
         token: sized by the tokens of the step. sample: by rows whose logits are computed. swap: by swapped tokens.
-        decode, prefill: attention of one layer. full_layers, windowed_layers, window: which of them see how far.
+        decode, prefill: attention of one layer; beside, of rows that decode in a step with prompts.
+        full_layers, windowed_layers, window: which of them see how far.
         launches: operations of the framework in a step, for the time of launching them one by one.
         notes: what the user should know (fallbacks, and what was not validated).
         uncertainty: operator class → standard deviation of the log of its time (see `sim.cost.coverage`).
@@ -70,6 +71,7 @@ class StepOperators:
     sample: tuple[Placed, ...]
     swap: Placed
     decode: Operator
+    beside: Operator
     prefill: Operator
     full_layers: int
     windowed_layers: int
@@ -115,7 +117,8 @@ class Assembler:
             token=tuple(token),
             sample=tuple(self._sampling()),
             swap=Placed("kv_swap", Transfer(self.gpu.host_link, swap_bytes, f"PCIe: {_SHEET}"), 1),
-            decode=self._decode(),
+            decode=(decode := self._decode()),
+            beside=self._beside() or decode,
             prefill=self._prefill(),
             full_layers=model.layers - windowed,
             windowed_layers=windowed,
@@ -364,8 +367,7 @@ class Assembler:
             self._unsure("mla", self.constants.mla)
             return LatentAttention(self.constants.mla, self.gpu, heads, model.mla.cached, model.mla.kv_lora, size)
         narrow = self.kv.bits == 8
-        kind = ("mha-fp8" if narrow else "mha") if model.attention == "MHA" else ("fp8" if narrow else "bf16")
-        constants = self._taken("decode", kind)
+        constants = self._taken("decode", self._decode_kind())
         kv_heads, vector = model.local_kv_heads(self.tp), float(self.kv.vector_bytes(model.head_dim))
         if self._early:
             kv_heads = heads if self._early.ungrouped else kv_heads
@@ -376,13 +378,34 @@ class Assembler:
         cache = self.table.cache(self.kv.name) if narrow else "bf16"
         return self.table.decode(analytic, "bf16", cache, heads, kv_heads, model.head_dim, constants)
 
-    def _prefill(self) -> Operator:
-        model, heads = self.model, self.model.heads // self.tp
+    def _beside(self) -> Operator | None:
+        """Decode attention in the launch of prompts, where that is another kernel than its own; None where it is not."""
+        model, heads, kv_heads = self.model, self.model.heads // self.tp, self.model.local_kv_heads(self.tp)
+        reread = self._prefill_constants()[1].reread
+        if model.mla is not None or not reread or heads == kv_heads:
+            return None
+        kind = self._decode_kind()
+        constants = replace(self._taken("decode", kind), launch_us=0.0)
+        note = f"{constants.source}; in the launch of prompts {reread:g} of the other heads of a group read again"
+        read = kv_heads + reread * (heads - kv_heads)
+        vector = float(self.kv.vector_bytes(model.head_dim))
+        return DecodeAttention(replace(constants, source=note), self.gpu, heads, read, vector, model.head_dim)
+
+    def _decode_kind(self) -> str:
+        narrow = self.kv.bits == 8
+        return ("mha-fp8" if narrow else "mha") if self.model.attention == "MHA" else ("fp8" if narrow else "bf16")
+
+    def _prefill_constants(self) -> tuple[str, Any]:
+        """Type of the arithmetic of prefill attention, and its constants."""
         narrow = self.kv.bits == 8
         fp8 = "fp8" in self.constants.prefill and self.mode.compute == "fp8" and narrow
         compute = "fp8" if fp8 else "bf16"
-        kind = "bf16-kv8" if narrow and not fp8 else compute
-        constants = self._taken("prefill", kind)
+        return compute, self._taken("prefill", "bf16-kv8" if narrow and not fp8 else compute)
+
+    def _prefill(self) -> Operator:
+        model, heads = self.model, self.model.heads // self.tp
+        narrow = self.kv.bits == 8
+        compute, constants = self._prefill_constants()
         if model.mla is not None:  # prompts are computed with expanded heads, not in the latent space
             width = (model.head_dim + model.mla.v) / 2
             return PrefillAttention(constants, self.gpu, compute, heads, width, 4.0 * heads * width)

@@ -36,12 +36,14 @@ class EarlyKernels:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Factors on borrowed shares of the peak and on borrowed launch times, and kernels of older engines."""
+    """Factors on borrowed shares of the peak and on borrowed launch times, `tile` queries of a tile of prefill attention (0: as
+    borrowed), and kernels of older engines."""
 
     compute: float
     bandwidth: float
     source: str
     launch: float = 1.0
+    tile: float = 0.0
     early: EarlyKernels | None = None
 
 
@@ -56,8 +58,9 @@ def _table() -> dict[str, Carried]:
 
 
 def carried(gpu: GPUSpec) -> Carried | None:
-    """What is known of this device, or of its architecture."""
-    return _table().get(gpu.name) or _table().get(gpu.arch)
+    """What is known of this device, or of its architecture; of workstations' Blackwell apart."""
+    arch = "blackwell-rtx" if gpu.arch == "blackwell" and not gpu.has_fast_link else gpu.arch
+    return _table().get(gpu.name) or _table().get(arch)
 
 
 def scaled(section: Any, gpu: GPUSpec) -> Any:
@@ -68,6 +71,8 @@ def scaled(section: Any, gpu: GPUSpec) -> Any:
     shares = {"compute": found.compute, "bandwidth": found.bandwidth, "launch_us": found.launch}
     kept = {"compute": "of its compute", "bandwidth": "of its bandwidth", "launch_us": "of its launch times"}
     changed = {name: factor for name, factor in shares.items() if factor != 1.0 and hasattr(section, name)}
+    if found.tile and hasattr(section, "tile"):
+        section = replace(section, tile=found.tile, source=f"{section.source}; in tiles of {found.tile:g} queries")
     if not changed:
         return section
     told = " and ".join(f"{factor:g} {kept[name]}" for name, factor in changed.items())

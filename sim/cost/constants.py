@@ -71,9 +71,10 @@ class DecodeConstants:
 @dataclass(frozen=True, slots=True)
 class PrefillConstants:
     """Prefill attention: `extra_tokens` is the overhead of a query tile; `path`, which share of what the longest tile takes more
-    than a mean one adds to the launch; `extra_dim` widens the heads by what exponentials cost. `packed`: whether (1) queries
-    of a group of heads fill tiles together. `cache_ns`: nanoseconds for every token and KV head, at most `cache_most_ns` a
-    token, of writing keys and values into the cache, where the engine's kernel does that."""
+    than a mean one adds to the launch; `extra_dim` widens the heads by what exponentials cost. `tile`: its queries. `packed`:
+    whether (1) queries of a group of heads fill tiles together. `cache_ns`: nanoseconds for every token and KV head, at most
+    `cache_most_ns` a token, of writing keys and values into the cache, where the engine's kernel does that. `reread`: share of
+    the other heads of a group that read keys and values again for sequences that decode in the launch of prompts."""
 
     compute: float
     bandwidth: float
@@ -83,9 +84,11 @@ class PrefillConstants:
     source: str
     path: float = 0.0
     extra_dim: float = 0.0
+    tile: float = 128.0
     packed: float = 0.0
     cache_ns: float = 0.0
     cache_most_ns: float = 0.0
+    reread: float = 0.0
     error: float = 0.0
 
 
@@ -365,6 +368,20 @@ def _layers(gpu: GPUSpec, engine: str) -> list[dict[str, Any]]:
     return [layer for layer in found if layer is not None]
 
 
+def _layers_of(section: str, layers: list[dict[str, Any]], gpu: GPUSpec, engine: str) -> list[dict[str, Any]]:
+    """The same files in the order that holds for a section.
+
+    FlashAttention 3 and FlashInfer's kernels for Hopper need its instructions: on multiprocessors like Ada's vLLM and SGLang
+    run those that A100 has. On an RTX PRO 6000 (vLLM 0.19, LLMServingSim's recordings) A100's constants are 8 and 6 % off
+    where Hopper's are 11 and 10 %, in tiles of 64 queries.
+    """
+    if section != "prefill" or engine == "tensorrt-llm" or _sibling(gpu) != "l40s":
+        return layers
+    own = [layer for layer in layers if layer["gpu"] in ("", gpu.name, _sibling(gpu))]
+    theirs = _bundled("a100-sxm", engine)
+    return [*own, *([theirs] if theirs else []), *(layer for layer in layers if layer not in own)]
+
+
 def _moved(section: Any, layer: dict[str, Any], gpu: GPUSpec, engine: str) -> Any:
     """A section with its source, which says so where the figures are another GPU's or engine's."""
     if (layer["gpu"], layer["engine"]) in ((gpu.name, engine), ("", "")):
@@ -414,8 +431,9 @@ def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) ->
         for name in _SINGLE:
             if name in layer and name not in merged:
                 merged[name] = _moved(layer[name], layer, gpu, engine)
-        for name in _KINDS:
-            own = merged.setdefault(name, {})
+    for name in _KINDS:
+        own = merged.setdefault(name, {})
+        for layer in _layers_of(name, layers, gpu, engine):
             # A kind of attention or experts missing in a nearer file is not filled from a farther GPU or another engine:
             # other types' figures of the same kernels describe it better (see `sim.cost.forms.STAND_INS`).
             if own and name in ("decode", "prefill", "moe"):

@@ -51,10 +51,11 @@ def _explain(cost: AnalyticCost, sizes: StepSizes, sequences: int, swapped: int)
         costs.append(_cost(Placed("attention_prefill_windowed", ops.prefill, ops.windowed_layers), *sizes.windowed))
     if sizes.decode is not None:
         rows, context, near = sizes.decode
+        decode = ops.decode if sizes.prefill is None else ops.beside
         if ops.full_layers:
-            costs.append(_cost(Placed("attention_decode", ops.decode, ops.full_layers), rows, context))
+            costs.append(_cost(Placed("attention_decode", decode, ops.full_layers), rows, context))
         if ops.windowed_layers:
-            costs.append(_cost(Placed("attention_decode_windowed", ops.decode, ops.windowed_layers), rows, near))
+            costs.append(_cost(Placed("attention_decode_windowed", decode, ops.windowed_layers), rows, near))
     if sizes.sampled:
         costs += [_cost(placed, sizes.sampled) for placed in ops.sample]
     if swapped:

@@ -242,8 +242,8 @@ class PrefillAttention:
     """Causal attention of prompt chunks over their own tokens and their past, all in one launch (form C2).
 
     Sizes are sums over the chunks (n new tokens after m cached ones): `tokens` Σn, `pairs` Σn(n+2m) which is twice the
-    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, least)/128, where `least` are the tokens that fill a tile of 128 queries
-    (fewer, where the heads of a group share one).
+    attended pairs, `keys` Σ(n+m), `tiles` Σmax(n, least)/128, where `least` are the tokens that fill a tile of queries (fewer,
+    where the heads of a group share one).
 
     Tiles take a time each besides their pairs. Less than one tile a multiprocessor takes as long as one; the last tile of a
     causal prompt looks back at all of it, and a share `path` of what it takes more than a mean tile is waited for.
@@ -271,12 +271,13 @@ class PrefillAttention:
         self._flops = 2.0 * heads * head_dim
         wide = head_dim + constants.extra_dim  # exponentials cost the same whatever the head's width
         self._pair, self._extra = 2.0 * heads * wide / rate, constants.extra_tokens
-        self.least = _TILE * (kv_heads / heads) ** constants.packed
+        self._tile = constants.tile
+        self.least = self._tile * (kv_heads / heads) ** constants.packed
         self._row, self._key = 4.0 * heads * head_dim, kv_token_bytes
         written = min(constants.cache_ns * kv_heads, constants.cache_most_ns) * 1e-9
         self._written, self._row_time, self._key_time = written, self._row / bandwidth, kv_token_bytes / bandwidth
-        self._path, self._alone = constants.path, 2.0 * _TILE * self._pair * gpu.sms / heads
-        self._waves = heads / gpu.sms
+        self._path, self._alone = constants.path, 2.0 * self._tile * self._pair * gpu.sms / heads
+        self._waves = heads / gpu.sms * _TILE / self._tile
         self._norm, self._inverse, self._launch = (
             constants.norm,
             1.0 / constants.norm,
@@ -284,14 +285,14 @@ class PrefillAttention:
         )
 
     def _parts(self, tokens: float, pairs: float, keys: float, tiles: float) -> tuple[float, float]:
-        """Seconds of arithmetic and of memory traffic; twice the pairs of a tile are 256 times the keys that it looks at."""
+        """Seconds of arithmetic and of memory traffic."""
         if not tokens:
             return 0.0, 0.0
         busy = self._pair * (pairs + _TILE * tiles * self._extra)
         mean = busy / (self._waves * tiles)
         back = keys / tokens
         seen = pairs / tokens * back / (2.0 * back - 1.0)
-        longest = self._alone * ((seen if seen > _TILE else _TILE) + 0.5 * self._extra)
+        longest = self._alone * ((seen if seen > self._tile else self._tile) + 0.5 * self._extra)
         compute = busy if busy > mean else mean
         if longest > mean:
             compute += self._path * (longest - mean)

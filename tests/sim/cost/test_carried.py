@@ -77,3 +77,17 @@ def test_nothing_old_is_assumed_of_other_devices():
     shape = StepShape(64, 64 * 512, (), 64)
     device = [sum(o.seconds for o in c.explain(shape) if o.name != "host") for c in (v0, v1)]
     assert device[0] == pytest.approx(device[1])
+
+
+def test_multiprocessors_like_adas_take_the_prefill_kernels_of_a100_in_smaller_tiles():
+    """Hopper's need its instructions; tiles of 64 queries fit into 100 KB of shared memory."""
+    a100 = load_constants(load_gpu("a100-sxm"), "vllm").prefill["bf16"]
+    for name in ("rtx-pro-6000", "rtx-4090", "l40s"):
+        found = load_constants(load_gpu(name), "vllm").prefill["bf16"]
+        assert (found.tile, found.compute, found.reread) == (64, a100.compute, a100.reread)
+        assert "in tiles of 64 queries" in found.source and "a100-sxm" in found.source
+    assert load_constants(load_gpu("a40"), "vllm").prefill["bf16"].tile == 64
+    for name in ("a100-sxm", "h100-sxm", "b200-sxm", "a30"):
+        assert load_constants(load_gpu(name), "vllm").prefill["bf16"].tile == 128
+    hopper = load_constants(load_gpu("h100-sxm"), "tensorrt-llm").prefill["fp8"]
+    assert load_constants(load_gpu("l40s"), "tensorrt-llm").prefill["fp8"].compute == hopper.compute
