@@ -79,8 +79,8 @@ def _beyond(runs: dict, loads: tuple, rates: list, waits: list, knee: object) ->
         ),
         f"From {loads[place]} to {loads[-1]} in flight ({more_load:.0f} times the load) throughput changes by "
         f"{more(gain)} and p95 latency by {more(pain)}. Each request's share of a step goes on falling, but "
-        "attention reads each one's own cache, and when the pool is full requests are preempted "
-        f"({runs[loads[-1]]['preemptions']:,} times at {loads[-1]}) or wait. With an SLO the best point is the one "
+        "attention reads each one's own cache, and when the pool is full requests are preempted"
+        f"{_times(runs[loads[-1]], loads[-1])} or wait. With an SLO the best point is the one "
         f"with most requests inside it, {best} here, whatever the curve looks like.",
     )  # fmt: skip
 
@@ -90,7 +90,6 @@ def _together(runs: dict, loads: tuple, rates: list) -> Verdict:
     up = all(a < b for a, b in itertools.pairwise(rates))
     slower = all(a < b for a, b in itertools.pairwise(gaps))
     top = rates.index(max(rates))
-    last = runs[loads[-1]]
     return Verdict(
         "larger batches raise throughput and latency together",
         "an overview of serving engines",
@@ -101,6 +100,25 @@ def _together(runs: dict, loads: tuple, rates: list) -> Verdict:
         f"{loads[-1]} times as many in flight give {rates[-1] / rates[0]:.0f} times the tokens at "
         f"{gaps[-1] / gaps[0]:.1f} times the gap between them. Up to {loads[3]} the bargain is good: "
         f"{rates[3] / rates[0]:.1f} times the tokens for {more(gaps[3] / gaps[0])} in TPOT. Throughput is highest "
-        f"at {loads[top]}; at {loads[-1]} the pool is {last['kv_used_peak'] * 100:.0f} % used at its peak and "
-        f"{last['preemptions']:,} preemptions undo work.",
+        f"at {loads[top]}{_pool(runs[loads[-1]], loads[-1])}.",
     )  # fmt: skip
+
+
+def _preempted(one: Run) -> int | None:
+    """How often requests were preempted; None where a server does not tell."""
+    if one.data.client is None:
+        return one["preemptions"]
+    return one.data.host["client"].get("server_counters", {}).get("preemptions")
+
+
+def _times(one: Run, load: int) -> str:
+    times = _preempted(one)
+    return "" if times is None else f" ({times:,} times at {load})"
+
+
+def _pool(one: Run, load: int) -> str:
+    """What binds at the highest load, as far as it is known."""
+    used, times = one["kv_used_peak"], _preempted(one)
+    if used is None or times is None:
+        return ""
+    return f"; at {load} the pool is {used * 100:.0f} % used at its peak and {times:,} preemptions undo work"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.claims.base import Result
+from experiments.registries import REMOTE
 from workloads.errors import InputError, Place
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ MODELLED = {
 }  # fmt: skip
 """Experiments that stay in simulation, and why."""
 
+ASKED = ("lengths", "operating-point")
+"""Experiments that change traffic and load alone, so that any server can be asked."""
 _SECTIONS = ("trace", "synthetic")
 _TARGET: ContextVar[Target | None] = ContextVar("target", default=None)
 
@@ -45,7 +48,8 @@ class Target:
     """Where the workloads of an experiment run instead of the simulator.
 
     Attributes:
-        backend: of `experiments.registries.REAL`.   model: a folder, or None for the experiment's own.
+        backend: of `experiments.registries.WALL`.   model: a folder, or None for the experiment's own; what the server calls it.
+        base_url: where the server is (`http`).
         load: `auto` or `dummy`; None leaves it.   requests: at most so many of each run; None leaves them.
         settings: over those of every workload, where it has their section.   tell: called with a sentence before each run.
         ran: what ran, each once.   unserved: requests that were refused, of how many.
@@ -60,6 +64,7 @@ class Target:
     ran: dict[str, None] = field(default_factory=dict)
     unserved: tuple[int, int] = (0, 0)
     runs: int = 0
+    base_url: str | None = None
 
     def workload(self, workload: Workload) -> Workload:
         """A workload of the simulator as one of this target.
@@ -71,6 +76,16 @@ class Target:
         from experiments.workload_file import Override, build_workload
         from sim.models import load_model
 
+        if self.backend == REMOTE:
+            overrides = [
+                Override(("backend",), {}, Place(file="--backend")),
+                Override(("backend", "name"), self.backend, Place(file="--backend")),
+                Override(("backend", "base_url"), self.base_url, Place(file="--base-url")),
+                *([Override(("backend", "model"), self.model, Place(file="--model"))] if self.model else []),
+                Override(("engine",), {}, Place(file="--backend")),
+                *(each for each in self.settings if self._has(workload, each.path)),
+            ]
+            return build_workload(replace(workload.source, overrides=(*workload.source.overrides, *overrides)))
         budget = resolve(workload).budget
         model = str(Path(self.model).expanduser().resolve()) if self.model is not None else workload.model
         longest = min(budget.max_model_len, load_model(model).max_position)
@@ -116,12 +131,14 @@ class Target:
         return data
 
     def _name(self, resolved: Resolved, data: RunData) -> str:
+        if resolved.remote is not None:
+            return f"{resolved.remote.form.model} at {self.base_url} (backend {self.backend})"
         threads = f", {data.host['threads']} threads" if data.host.get("threads") else ""
         return f"{resolved.model.name} on {data.host.get('device', '?')}{threads} (backend {self.backend})"
 
     def told(self) -> str:
         """What ran, for the reader of a result."""
-        said = f"ran on the real engine: {'; '.join(self.ran)}"
+        said = f"ran on {'a server' if self.backend == REMOTE else 'the real engine'}: {'; '.join(self.ran)}"
         if self.requests is not None:
             said += f"; at most {self.requests:,} requests a run"
         if self.unserved[0]:
@@ -150,6 +167,11 @@ def check_target(target: Target, experiment: Experiment) -> None:
         raise InputError(
             f"{experiment.NAME} cannot run on backend {target.backend}: {MODELLED[experiment.NAME]}",
             place=Place(key="--backend"), hint="leave --backend out",
+        )  # fmt: skip
+    if target.backend == REMOTE and experiment.NAME not in ASKED:
+        raise InputError(
+            f"{experiment.NAME} cannot run on a server: it changes settings of the engine, which only who runs the server can",
+            place=Place(key="--backend"), hint=f"these can: {', '.join(ASKED)}",
         )  # fmt: skip
 
 

@@ -32,15 +32,15 @@ def list_(json: options.Json = False) -> None:
       bench experiment list
     """
     from experiments.claims.registry import MODULES, find, notebook
-    from experiments.claims.target import MODELLED
-    from experiments.registries import REAL
+    from experiments.claims.target import ASKED, MODELLED
+    from experiments.registries import REAL, REMOTE
 
     rows = [
         {
             "name": name,
             "title": find(name).TITLE,
             "notebook": f"experiments/notebooks/{notebook(name)}",
-            "backends": ["sim"] if name in MODELLED else ["sim", *REAL],
+            "backends": ["sim"] if name in MODELLED else ["sim", *REAL, *([REMOTE] if name in ASKED else [])],
         }
         for name in MODULES
     ]
@@ -74,13 +74,14 @@ def run(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results that are already there.")] = False,
     backend: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run on a real model: torch or triton [default: simulate].")
+        str | None, typer.Option(metavar="NAME", help="Run on torch, triton or http, for real [default: simulate].")
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="DIR", show_default=False, help="With --backend, the model [default: the source's]."),
     ] = None,
     load: options.Load = None,
+    base_url: options.BaseUrl = None,
     requests: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="With --backend, at most so many of each run.")
     ] = None,
@@ -101,8 +102,8 @@ def run(
     A verdict is a result, not a failure: the exit code is 0 whatever it says.
 
     With --backend the same traffic and policies run on a real model here, on the wall clock, with as many tokens of KV as the
-    source's GPU had room for. The verdict is then on this machine and model. What needs a kind of GPU, or is arithmetic, is
-    refused.
+    source's GPU had room for; with --backend http, on a server, if traffic and load are all that changes. The verdict is then
+    on this machine and model. What needs a kind of GPU, or is arithmetic, is refused.
 
     \b
     Examples:
@@ -110,6 +111,7 @@ def run(
       bench experiment run kv-waste sizing --out runs/claims
       bench experiment run all --small --json | jq '.[].verdicts[] | {claim, verdict}'
       bench experiment run batching --backend torch --model ./my-model --small --requests 100
+      bench experiment run operating-point --backend http --base-url http://localhost:8000 --small --requests 100
     """
     from experiments.claims.registry import MODULES, find
     from experiments.claims.write import RESULT, print_result, write_result
@@ -119,7 +121,7 @@ def run(
 
     chosen = list(MODULES) if ALL in names else list(dict.fromkeys(names))
     found = [find(name) for name in chosen]
-    target = _target(found, backend, model, load, requests, settings)
+    target = _target(found, backend, model, load, requests, settings, base_url)
     if out is not None:
         for name in chosen:
             check_replaceable(out / name, RESULT, overwrite=overwrite)
@@ -128,10 +130,7 @@ def run(
     with Progress("experiments", enabled=not (json or quiet)) as progress:
         for number, experiment in enumerate(found):
             progress(number, len(found), experiment.NAME)
-            if target is None:
-                result = experiment.run(small)
-            else:
-                result = _on_real(target, experiment, small, lambda what, n=number: progress(n, len(found), what))
+            result = _once(target, experiment, small, lambda what, n=number: progress(n, len(found), what))
             results.append(result)
             if out is not None:
                 write_result(result, out / result.name, overwrite=overwrite)
@@ -152,6 +151,7 @@ def _target(
     load: str | None,
     requests: int | None,
     settings: list[str] | None,
+    base_url: str | None = None,
 ) -> Target | None:
     """The real engine that was asked for, before anything runs.
 
@@ -159,24 +159,33 @@ def _target(
         InputError: options of a real engine without one, an unknown backend, or experiments that cannot run there.
     """
     from experiments.claims.target import Target, check_target
-    from experiments.registries import REAL
+    from experiments.registries import REMOTE, WALL
     from experiments.workload_file import parse_override
     from workloads.errors import InputError, Place, unknown_name
 
     if backend is None or backend == "sim":
-        given = {"--model": model, "--load": load, "--requests": requests, "--set": settings}
+        given = {"--model": model, "--load": load, "--base-url": base_url, "--requests": requests, "--set": settings}
         if key := next((key for key, value in given.items() if value), None):
             raise InputError("is for a real model", place=Place(key=key), hint=f"such as --backend torch {key} …")
         return None
-    if backend not in REAL:
-        raise unknown_name("backend", backend, ["sim", *REAL], place=Place(key="--backend"))
-    target = Target(backend, model, load, requests, [parse_override(text) for text in settings or []])
+    if backend not in WALL:
+        raise unknown_name("backend", backend, ["sim", *WALL], place=Place(key="--backend"))
+    if (backend == REMOTE) != (base_url is not None):
+        what = "backend http needs the address of a server" if base_url is None else f"backend {backend} asks no server"
+        raise InputError(
+            what, place=Place(key="--base-url"), hint="such as --backend http --base-url http://localhost:8000"
+        )
+    target = Target(
+        backend, model, load, requests, [parse_override(text) for text in settings or []], base_url=base_url
+    )
     for experiment in found:
         check_target(target, experiment)
     return target
 
 
-def _on_real(target: Target, experiment: Experiment, small: bool, tell: Callable[[str], None]) -> Result:
+def _once(target: Target | None, experiment: Experiment, small: bool, tell: Callable[[str], None]) -> Result:
+    if target is None:
+        return experiment.run(small)
     from dataclasses import replace
 
     from experiments.claims.target import run_on

@@ -45,7 +45,9 @@ def explain(
     shapes = _shapes(decode, context, prefill)
     workload = options.load(file, settings, backend=backend, gpu=gpu)
     if workload.backend.name in WALL:
-        raise workload.error("backend.name", f"steps on backend {workload.backend.name} have no price", "add --backend sim --gpu NAME")
+        raise workload.error(
+            "backend.name", f"steps on backend {workload.backend.name} have no price", "add --backend sim --gpu NAME"
+        )
     resolved = runner.resolve(workload)
     steps = [(shape, resolved.cost.step_seconds(shape), resolved.cost.explain(shape)) for shape in shapes]
     if json:
