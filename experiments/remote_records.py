@@ -24,6 +24,7 @@ class Found:
     """What a run on a server gave.
 
     Attributes:
+        chunk_gaps: seconds between successive chunks of finished requests.
         wanted: int64, tokens that the prompt of each request was to have, by row of `requests`.
         last: seconds, when the last token came.   mixed: whether some answers were counted by the server and others were not.
     """
@@ -35,6 +36,7 @@ class Found:
     wanted: np.ndarray
     last: float
     mixed: bool
+    chunk_gaps: np.ndarray
 
 
 def collect_remote(
@@ -64,7 +66,7 @@ def collect_remote(
     orphans = np.isnan(sent)
     if complete and not stopped_early:
         status[orphans], reason[orphans] = REFUSED, EARLIER_TURN
-    tokens = _tokens(answers)
+    tokens = _tokens(answers, client)
     requests = _requests(traffic, driver.sent.copy(), sent, first, finish, output, status, reason, client)
     requests.cached_tokens = cached
     timeline = client_timeline(requests, tokens, until, end)
@@ -74,7 +76,8 @@ def collect_remote(
         requests, client, wanted = rows_only(requests, keep), rows_only(client, keep), wanted[keep]
     last = max((float(answer.times[-1]) for answer in answers.values() if len(answer.times)), default=0.0)
     sources = {source_of(answer) for answer in answers.values() if answer.good}
-    return Found(requests, tokens, timeline, client, wanted, last, len(sources) > 1)
+    gaps = np.concatenate([np.diff(answer.times) for answer in answers.values() if answer.good] or [np.zeros(0)])
+    return Found(requests, tokens, timeline, client, wanted, last, len(sources) > 1, gaps)
 
 
 def see_inside(found: Found, watch: Watch, end: float) -> None:
@@ -95,7 +98,7 @@ def _nothing_seen(size: int) -> Client:
     unknown = np.full(size, -1, np.int64)
     never = np.full(size, np.nan)
     return Client(
-        np.arange(size), unknown, unknown.copy(), np.zeros(size, np.int64), np.zeros(size, np.int64), never, never.copy(),
+        np.arange(size), unknown, unknown.copy(), *(np.zeros(size, np.int64) for _ in range(3)), never, never.copy(),
         never.copy(), np.full(size, "", object),
     )  # fmt: skip
 
@@ -126,8 +129,8 @@ def _requests(
     )  # fmt: skip
 
 
-def _tokens(answers: Mapping[int, Answer]) -> TokenTimes:
-    """Every token a segment of its own, at the time of its chunk."""
+def _tokens(answers: Mapping[int, Answer], client: Client) -> TokenTimes:
+    """Every token a segment of its own, at the time of its chunk; how many the first chunks have goes to `client`."""
     rows, starts = [np.zeros(0, np.int64)], [np.zeros(0)]
     for row in sorted(answers):
         answer = answers[row]
@@ -135,7 +138,11 @@ def _tokens(answers: Mapping[int, Answer]) -> TokenTimes:
         if not len(times):
             continue
         if answer.good and source_of(answer) == USAGE:
-            times = np.repeat(times, tokens_of_chunks(answer))
+            counts = tokens_of_chunks(answer)
+            times = np.repeat(times, counts)
+            client.first_chunk[row] = counts[0]
+        else:
+            client.first_chunk[row] = 1
         rows.append(np.full(len(times), row, np.int64))
         starts.append(times)
     request, start = np.concatenate(rows), np.concatenate(starts)

@@ -69,6 +69,7 @@ def client_facts(remote: RemoteBackend, found: Found, overhead: Overhead) -> dic
         "output_tokens_counted_by": "server" if (client.counted_output[done] >= 0).all() and done.any() else "chunks",
         "chunks": int(client.chunks.sum()),
         "cached_tokens": int(r.cached_tokens.sum()) or None,
+        **_as_others_count(found, done),
         "send_lag_p50": _percentile(lag, 50),
         "send_lag_p99": _percentile(lag, 99),
         "send_lag_max": float(lag.max()) if len(lag) else None,
@@ -78,6 +79,20 @@ def client_facts(remote: RemoteBackend, found: Found, overhead: Overhead) -> dic
         "failed_by_kind": {
             str(kind): int((client.kind == kind).sum()) for kind in sorted({str(k) for k in client.kind}) if kind
         },
+    }
+
+
+def _as_others_count(found: Found, done: np.ndarray) -> dict[str, float | None]:
+    """Means in seconds that other clients tell under the names of ours, or that are truer where chunks hold several tokens."""
+    r, client = found.requests, found.client
+    more = done & (r.output_tokens > client.first_chunk)
+    after_first = (r.finish - r.first_token)[more] / (r.output_tokens - client.first_chunk)[more]
+    return {
+        "tokens_a_chunk": float(r.output_tokens[done].sum() / client.chunks[done].sum()) if done.any() else None,
+        "tpot_after_first_chunk_mean": _mean(after_first),
+        "chunk_gap_mean": _mean(found.chunk_gaps),
+        "ttft_any_chunk_mean": _mean((client.any_chunk - r.sent)[done]),
+        "e2e_to_stream_end_mean": _mean((client.stream_end - r.sent)[done]),
     }
 
 
@@ -126,6 +141,10 @@ def _slow(remote: RemoteBackend, found: Found, facts: dict[str, Any]) -> list[st
             "tokens are as much too late"
         )
     return warnings
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def _percentile(values: np.ndarray, percent: float) -> float | None:

@@ -54,7 +54,7 @@ TIMELINE = Table(
 TABLES = (REQUESTS, TOKENS, STEPS, TIMELINE)
 CLIENT = Table(
     "client.parquet",
-    dict.fromkeys(("request", "counted_input", "counted_output", "chunks", "http_status"), _INT)
+    dict.fromkeys(("request", "counted_input", "counted_output", "chunks", "first_chunk", "http_status"), _INT)
     | dict.fromkeys(("begun", "any_chunk", "stream_end"), _FLOAT)
     | {"kind": _TEXT},
 )

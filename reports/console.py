@@ -158,9 +158,15 @@ def _client(facts: dict) -> list[tuple[str, str]]:
         rows.append(("Prompt tokens, counted by the server / asked for", f"{counted} / {wanted}"))
     if facts.get("cached_tokens"):
         rows.append(("Prompt tokens from the server's cache", number(facts["cached_tokens"])))
+    if (facts.get("tokens_a_chunk") or 0) > 1.05:
+        rows.append(("Tokens a chunk, mean", number(facts["tokens_a_chunk"])))
+        corrected = facts["tpot_after_first_chunk_mean"]
+        rows.append(("TPOT after the first chunk, mean (ms)", number(corrected and corrected * 1e3)))
     counters = facts.get("server_counters") or {}
     if counters.get("prefix_queries"):
-        rows.append(("Prefix hit rate, as the server says", share(counters["prefix_hits"] / counters["prefix_queries"])))
+        rows.append(
+            ("Prefix hit rate, as the server says", share(counters["prefix_hits"] / counters["prefix_queries"]))
+        )
     if "preemptions" in counters:
         rows.append(("Preemptions, as the server says", number(counters["preemptions"])))
     lags = (facts["send_lag_p50"], facts["send_lag_p99"])

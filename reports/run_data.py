@@ -149,7 +149,7 @@ class Client:
         request: int64, row of the traffic.
         counted_input, counted_output: int64, tokens as the server counts them, -1 where it does not. Where a prompt was made
             up, `Requests.input_tokens` is what it was to have.
-        chunks: int64, chunks with text.   http_status: int64, 0 for none.
+        chunks: int64, chunks with text.   first_chunk: int64, tokens in the first of them.   http_status: int64, 0 for none.
         begun: float64, when the client took it up; until `Requests.sent` it waited for a connection.
         any_chunk: float64, the first chunk of any kind, where some tools end TTFT.   stream_end: float64, after the last.
         kind: object array, in which way it failed (`backends.http.answer.KINDS`); "" otherwise.
@@ -159,6 +159,7 @@ class Client:
     counted_input: np.ndarray
     counted_output: np.ndarray
     chunks: np.ndarray
+    first_chunk: np.ndarray
     http_status: np.ndarray
     begun: np.ndarray
     any_chunk: np.ndarray

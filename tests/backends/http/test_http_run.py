@@ -187,6 +187,10 @@ def test_chunks_of_several_tokens_and_a_pause_before_the_end(tmp_path: Path) -> 
     assert (data.client.stream_end - data.requests.finish >= 0.045).all()
     assert summary["latency_counts"]["itl"] == 12 * 4  # the gap before the second chunk, over its four tokens
     gap = (data.requests.finish - data.requests.first_token).mean()
+    told = data.host["client"]
+    assert told["tokens_a_chunk"] == 4.0 and told["tpot_after_first_chunk_mean"] == pytest.approx(gap / 4)
+    assert told["chunk_gap_mean"] == pytest.approx(gap)
+    assert told["e2e_to_stream_end_mean"] - summary["mean_e2el_ms"] / 1e3 >= 0.045
     assert summary["mean_itl_ms"] == pytest.approx(gap / 4 * 1e3) and summary["mean_tpot_ms"] == pytest.approx(
         gap / 7 * 1e3
     )
@@ -359,7 +363,7 @@ def test_what_a_server_does_not_read_is_told(tmp_path: Path) -> None:
     data = run(FakeServer(), tmp_path, engine={"preset": "vllm"}, backend={"gpu": "h100-sxm", "dtype": "bf16"})
     assert any(each.startswith("engine is a description here") for each in data.warnings)
     assert any("backend.dtype has no effect on backend http" in each for each in data.warnings)
-    assert data.config["engine"]["preset"]["value"] == "vllm" and data.info["gpu"] == "h100-sxm"
+    assert data.config["engine"]["preset"]["value"] == "vllm@0.33" and data.info["gpu"] == "h100-sxm"
 
 
 @pytest.mark.parametrize(
