@@ -91,3 +91,15 @@ def test_multiprocessors_like_adas_take_the_prefill_kernels_of_a100_in_smaller_t
         assert load_constants(load_gpu(name), "vllm").prefill["bf16"].tile == 128
     hopper = load_constants(load_gpu("h100-sxm"), "tensorrt-llm").prefill["fp8"]
     assert load_constants(load_gpu("l40s"), "tensorrt-llm").prefill["fp8"].compute == hopper.compute
+
+
+def test_products_on_multiprocessors_like_adas_have_amperes_arithmetic_and_newer_memory():
+    hopper, ampere = load_constants(H100, "vllm").gemm, load_constants(load_gpu("a100-sxm"), "vllm").gemm
+    for name in ("rtx-pro-6000", "l40s"):
+        found = load_constants(load_gpu(name), "vllm").gemm
+        for kind in ("bf16", "weight-only"):
+            assert (found[kind].compute, found[kind].edge) == (ampere[kind].compute, ampere[kind].edge)
+            assert found[kind].bandwidth == hopper[kind].bandwidth
+            assert "arithmetic: " in found[kind].source
+        assert found["fp8"].compute == hopper["fp8"].compute
+    assert load_constants(load_gpu("b200-sxm"), "vllm").gemm["bf16"].edge == hopper["bf16"].edge

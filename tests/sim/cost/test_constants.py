@@ -50,10 +50,10 @@ def test_own_figures_are_not_marked_as_borrowed_and_others_are():
 
 def test_the_prologue_of_a_tile_takes_a_time_and_not_a_length():
     """On another GPU it is worth the more of the inner dimension, the faster a multiprocessor's tensor cores."""
-    ours = load_constants(H100, "vllm").gemm["bf16"]
-    for name in ("h200", "b200", "l40s"):
+    for name, kind in (("h200", "bf16"), ("b200", "bf16"), ("l40s", "fp8-block")):
+        ours = load_constants(H100, "vllm").gemm[kind]
         gpu = load_gpu(name)
-        theirs = load_constants(gpu, "vllm").gemm["bf16"]
+        theirs = load_constants(gpu, "vllm").gemm[kind]
         a_multiprocessor = (gpu.bf16 / gpu.sms) / (H100.bf16 / H100.sms)
         assert theirs.extra_k == pytest.approx(ours.extra_k * a_multiprocessor)
 

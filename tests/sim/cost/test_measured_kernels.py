@@ -14,7 +14,7 @@ from experiments.validation_ops.report import validate_operators
 from experiments.validation_ops.rows import Group
 from sim.cost.constants import load_constants
 from sim.cost.fit import Errors
-from sim.cost.operators import PrefillAttention
+from sim.cost.operators import Gemm, PrefillAttention
 from sim.cost.timings import table_rows
 from sim.hardware import load_gpu
 
@@ -90,4 +90,23 @@ def test_prompts_over_a_past_on_a_workstation_card(ways, ceiling):
             sizes = (new, new * (new + 2 * past), new + past, max(new, operator.least) / 128)
             logs.append(log(operator.seconds(*sizes) * 1e6 / float(row["time_us"])))
     assert len(logs) == 233
+    assert Errors.of(logs).median < ceiling
+
+
+@pytest.mark.parametrize(("ways", "ceiling"), [(1, 0.07), (2, 0.08)])
+def test_products_on_a_workstation_card(ways, ceiling):
+    """Linear layers of 1 to 2,048 tokens, which no constants were fitted to."""
+    path = SHARED / "llmservingsim-kernels" / f"rtxpro6000_llama-3.1-8b_bf16_tp{ways}_dense.csv.gz"
+    if not path.exists():
+        pytest.skip("recorded kernel times are not here")
+    gpu = load_gpu("rtx-pro-6000")
+    constants = load_constants(gpu, "vllm").gemm["bf16"]
+    shapes = {
+        "qkv_proj": (6144 // ways, 4096), "o_proj": (4096, 4096 // ways),
+        "gate_up_proj": (28672 // ways, 4096), "down_proj": (4096, 14336 // ways),
+    }  # fmt: skip
+    products = {name: Gemm(constants, gpu, "bf16", n, k, 2.0 * n * k, 2.0) for name, (n, k) in shapes.items()}
+    rows = [row for _, row in table_rows(path) if row["layer"] in products]
+    logs = [log(products[row["layer"]].seconds(int(row["tokens"])) * 1e6 / float(row["time_us"])) for row in rows]
+    assert len(logs) == 608
     assert Errors.of(logs).median < ceiling
