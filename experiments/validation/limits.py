@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 from sim.hardware import GPUSpec
 from sim.models import ModelSpec
@@ -52,6 +53,18 @@ def trtllm_bench(
     else:
         budget = _up(tokens, 512 if tokens < 8192 else 1024)
     return {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
+
+
+def trtllm_bench_whole(
+    model: ModelSpec, gpu: GPUSpec, *, inputs: float, outputs: float, **known: Any
+) -> dict[str, int]:
+    """The same where prompts are not cut: a budget that holds the longest beside a whole batch.
+
+    So in `bench/benchmark/utils/general.py`.
+    """
+    found = trtllm_bench(model, gpu, inputs=inputs, outputs=outputs, **known)
+    room = math.ceil(inputs) + found["max_num_seqs"]
+    return found | {"max_num_batched_tokens": max(found["max_num_batched_tokens"], room)}
 
 
 _LISTED = (
@@ -122,6 +135,7 @@ def _up(value: float, unit: int) -> int:
 
 LIMITS = {
     "trtllm-bench": trtllm_bench,
+    "trtllm-bench-whole": trtllm_bench_whole,
     "trtllm-bench-listed": trtllm_bench_listed,
     "one-prompt": one_prompt,
     "one-prompt-or-8192": one_prompt_or_8192,

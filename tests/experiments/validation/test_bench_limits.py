@@ -1,6 +1,6 @@
 """Limits that TensorRT-LLM's benchmark tool sets by itself, and to which of its versions they belong."""
 
-from experiments.validation.limits import prompt_and_1500, trtllm_bench, trtllm_bench_listed
+from experiments.validation.limits import prompt_and_1500, trtllm_bench, trtllm_bench_listed, trtllm_bench_whole
 from experiments.validation.mapping import map_row
 from sim.hardware import load_gpu
 from sim.models import load_model
@@ -30,10 +30,23 @@ def test_limits_of_the_time_when_it_had_a_list():
     assert limits("Llama-3.1-405B", 8, 128, 128) == (2048, 8192) == limits("Mixtral-8x7B", 8, 128, 128)
 
 
+def test_prompts_that_are_not_cut_fit_beside_a_batch():
+    common = {"tensor": 2, "pipeline": 1, "weights": "fp8", "kv": "fp8"}
+    long, short = ({"inputs": n, "outputs": 500} for n in (5000, 128))
+    model = load_model("Llama-3.3-70B")
+    cut, whole = trtllm_bench(model, H100, **common, **long), trtllm_bench_whole(model, H100, **common, **long)
+    assert cut["max_num_batched_tokens"] == 2048
+    assert whole == cut | {"max_num_batched_tokens": 5000 + cut["max_num_seqs"]}
+    assert trtllm_bench_whole(model, H100, **common, **short) == trtllm_bench(model, H100, **common, **short)
+
+
 def test_the_list_is_of_the_versions_that_had_it(row):
     offline = {"engine": "TensorRT-LLM", "load_kind": "offline_all_at_once"}
     assert map_row(row(**offline, engine_version="0.14")).limits == "trtllm-bench-listed"
     assert map_row(row(**offline, engine_version="0.17")).limits == "trtllm-bench"
+    assert map_row(row(**offline, engine_version="0.20")).preset == "tensorrt-llm-chunked"
+    newest = map_row(row(**offline, engine_version="1.0"))
+    assert (newest.limits, newest.preset) == ("trtllm-bench-whole", "tensorrt-llm@1.2")
     assert map_row(row(engine="TensorRT-LLM", load_kind="static_batch", engine_version="0.14")).limits == ""
 
 
