@@ -128,9 +128,12 @@ def _slow(remote: RemoteBackend, found: Found, facts: dict[str, Any]) -> list[st
     told_anyway = (
         lag is not None and lag > min(LAG_LIMIT_S, LAG_LIMIT_SHARE * float(np.median(ttft))) if len(ttft) else False
     )
-    if lag is not None and lag > LATE and (connect > lag / 2 or not told_anyway):
-        why = f", of which connecting took {connect * 1e3:.3g} ms" if connect > lag / 2 else ""
-        warnings.append(f"requests were sent late: p99 {lag * 1e3:.3g} ms{why}")
+    if lag is not None and lag > LATE and connect > lag / 2:
+        warnings.append(
+            f"new connections took {connect * 1e3:.3g} ms (p99), most of the {lag * 1e3:.3g} ms that requests were sent late by"
+        )
+    elif lag is not None and lag > LATE and not told_anyway:
+        warnings.append(f"requests were sent late: p99 {lag * 1e3:.3g} ms")
     if (facts["cpu_share"] or 0.0) > BUSY:
         warnings.append(
             f"the client used {facts['cpu_share']:.0%} of a core: times are partly its own; send less, or from several machines"
