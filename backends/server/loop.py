@@ -67,7 +67,7 @@ class _Open:
 
     ask: Ask
     said: int = 0
-    admitted: float = 0.0
+    seq: Sequence | None = None  # once it has a token
     first: float = 0.0
     last: float = 0.0
     finish: str = ABORT
@@ -261,6 +261,11 @@ class EngineLoop(threading.Thread):
                 self._engine.cancel(row, now)
                 self._meter.left(ABORT)
         cancelled.clear()
+        if self._ended:  # it was the last of a batch whose others wait for its end
+            out = self._out(now)
+            self._send(self._whole(out), now, out)
+            self._ended.clear()
+        self._meter.state(self._engine.state)
 
     def _refuse_stuck(self) -> bool:
         stuck = self._engine.refuse_stuck()
@@ -275,12 +280,8 @@ class EngineLoop(threading.Thread):
 
     def _hand_out(self, outcome: StepOutcome, end: float) -> None:
         """Tokens of a step that ended, to where they go when the front end is through with them."""
-        out = end
-        if (front := self._front) is not None:
-            self._drained = max(self._drained, end) + front.output_work * self._streamed()
-            out = self._drained + front.token_seconds
-        ended = dict(self._ended)
-        self._ended.clear()
+        out = self._out(end)
+        ended = {row for row, _ in self._ended}
         letters: Delivery = []
         gaps: dict[float, int] = {}
         last = set(outcome.ended)
@@ -290,35 +291,42 @@ class EngineLoop(threading.Thread):
                 continue
             if seq in last:
                 here.finish = self._side.finish(seq)
+            if here.seq is None:
+                here.seq = seq
             if here.held is not None:
                 here.held.append(token)
-                continue
-            letters.append(self._letter(here, seq, token, out, gaps, seq.row in ended))
-        if ended and self._held_back:
-            letters += self._whole(ended, out)
+            else:
+                letters.append(self._letter(here, token, out, gaps, seq.row in ended))
+        if self._held_back:
+            letters += self._whole(out)
+        self._ended.clear()
         wall = self._clock.wall
         self._meter.step(len(outcome.tokens), {wall(gap): times for gap, times in gaps.items()})
         self._meter.state(self._engine.state)
+        self._send(letters, end, out)
+
+    def _out(self, end: float) -> float:
+        """When tokens of a step that ended then are with the client."""
+        front = self._front
+        if front is None:
+            return end
+        # A batch that is handed out whole at its end is no stream that could occupy the front end.
+        work = 0.0 if self._held_back else front.output_work * self._side.decoded
+        self._drained = max(self._drained, end) + work
+        return self._drained + front.token_seconds
+
+    def _send(self, letters: Delivery, end: float, out: float) -> None:
         if out <= end:
             self._deliver(letters)
         elif letters:
             self._outbox.append((out, letters))
 
-    def _streamed(self) -> int:
-        """Tokens of the last step that occupy the front end; a batch that is handed out whole at its end is no stream."""
-        return 0 if self._held_back else self._side.decoded
-
-    def _letter(
-        self, here: _Open, seq: Sequence, token: int, out: float, gaps: dict[float, int], over: bool
-    ) -> tuple[Ask, Piece]:
+    def _letter(self, here: _Open, token: int, out: float, gaps: dict[float, int], over: bool) -> tuple[Ask, Piece]:
         """One token on its way to its client."""
         ask, cached = here.ask, 0
         here.said += 1
         if here.said == 1:
-            here.first, cached = out, seq.cached_tokens
-            wall, admitted = self._clock.wall, seq.admitted_at
-            here.admitted = admitted
-            self._meter.first(seq, wall(out - ask.arrived), wall(admitted - seq.arrival), wall(out - admitted))
+            cached = self._begun(here, out)
         else:
             gap = out - here.last
             gaps[gap] = gaps.get(gap, 0) + 1
@@ -327,21 +335,28 @@ class EngineLoop(threading.Thread):
             self._over(here)
         return ask, Piece(ask.index, (token,), here.finish if over else None, cached)
 
-    def _whole(self, ended: dict[int, float], out: float) -> Delivery:
+    def _whole(self, out: float) -> Delivery:
         """Answers of a batch that has ended, each in one piece."""
         letters: Delivery = []
-        for row in ended:
+        for row, _ in self._ended:
             if (here := self._open.get(row)) is not None:
-                here.first = here.last = out
                 here.said = len(here.held)
-                self._meter.ttft.add(self._clock.wall(out - here.ask.arrived))
-                letters.append((here.ask, Piece(here.ask.index, tuple(here.held), here.finish)))
+                cached = self._begun(here, out)
+                here.last = out
+                letters.append((here.ask, Piece(here.ask.index, tuple(here.held), here.finish, cached)))
                 self._over(here)
         return letters
+
+    def _begun(self, here: _Open, out: float) -> int:
+        """The first token of an answer goes out; prompt tokens that were cached."""
+        seq, wall, admitted = here.seq, self._clock.wall, here.seq.admitted_at
+        here.first = out
+        self._meter.first(seq, wall(out - here.ask.arrived), wall(admitted - seq.arrival), wall(out - admitted))
+        return seq.cached_tokens
 
     def _over(self, here: _Open) -> None:
         del self._open[here.ask.row]
         wall = self._clock.wall
         ask, last = here.ask, here.last
-        whole, decode, inference = wall(last - ask.arrived), wall(last - here.first), wall(last - here.admitted)
+        whole, decode, inference = wall(last - ask.arrived), wall(last - here.first), wall(last - here.seq.admitted_at)
         self._meter.finished(here.finish, len(ask.prompt), here.said, whole, decode, inference)

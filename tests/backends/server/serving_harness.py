@@ -51,8 +51,8 @@ def running(served: Served) -> Iterator[Client]:
             faults.append(fault)
 
     thread = threading.Thread(target=serve)
-    thread.start()
     client = Client(sock.getsockname()[1], faults)
+    thread.start()
     try:
         eventually(lambda: server.started)
         yield client
