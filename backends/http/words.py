@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _TEXT = """
 able about above act add again age ago agree air all allow alone along already also always among amount and animal
-another answer any appear apple area arm army around arrive art ask attack august aunt autumn away baby back bad bag
+another answer any appear apple area arm army around arrive art ask attack aunt autumn away baby back bad bag
 ball bank bar base basic bath beach bear beat became because become bed been before began begin behind being believe
 bell below best better between beyond big bird bit black blood blow blue board boat body book born both bottom bought
 box boy branch bread break bridge bright bring broad broken brother brought brown build burn bus business but buy call

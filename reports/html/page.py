@@ -179,7 +179,7 @@ def _memory(s: dict, data: RunData) -> list[tuple[str, str]]:
         ("Engine steps", number(s["engine_steps"] or None)),
         ("Mean batch", number(s["mean_batch"], "sequences decoding per step")),
         ("Tokens per step", number(s["mean_tokens_per_step"])),
-        ("Engine busy", share(s["busy_share"])),
+        ("Engine busy", share(s["busy_share"] if s["engine_steps"] else None)),
         ("Little's law", "not checked" if law is None else f"holds within {share(law)}"),
     ]
     line, steps = data.timeline, s["engine_steps"]
