@@ -29,18 +29,20 @@ MOST_ROWS = 300
 NEWER = 3.0  # weight of the newer of two versions of an engine
 START = {
     "gemm": {"wave": 0.3, "edge": 10.0, "unit": 0.05},
-    "decode": {"unit": 0.01, "splits": 32.0, "query_us": 0.1, "row_us": 1.0, "extra_bytes": 10.0},
+    "decode": {"unit": 0.01, "splits": 32.0, "query_us": 0.1, "row_us": 1.0, "extra_bytes": 10.0, "wide_us": 1.0},
     "prefill": {"path": 0.8, "extra_dim": 20.0, "packed": 0.5, "cache_ns": 0.5, "cache_most_ns": 4.0},
     "moe": {"pad": 16.0, "passing": 0.3}, "all_reduce": {}, "mla": {},
 }  # fmt: skip
 RING_MB = (0.0, 1.5, 3.0, 6.0, 12.0, 24.0)
 """Sizes, between those of the tables' rows, from which on messages may be left to the library."""
-CACHING = ("vllm",)
-"""Engines whose rows of prefill attention include writing keys and values into the cache."""
+BY_WIDTH = ("extra_dim", "extra_bytes", "wide_us")
+"""What only heads of several widths can tell; A100's tables have heads of 128 alone."""
 VERSIONS = {
     ("op-latency", "h100-sxm"): {"vllm": "0.24.0", "sglang": "0.5.14", "tensorrt-llm": "1.3.0rc20"},
     ("op-latency", "a100-sxm"): {"vllm": "0.14.0", "sglang": "0.5.10", "tensorrt-llm": "1.0.0"},
 }
+LEFT = {("tensorrt-llm", "decode")}
+"""Sections that are left as they are: the newer terms do not predict rows held out any better there."""
 UNPACK_NS = {"a100-sxm": 14.0, "h100-sxm": 11.0}
 UNPACKING = {
     "a100-sxm": "14 ns for a thousand weights on a multiprocessor, one figure for INT4 and INT8 from their single streams "
@@ -79,9 +81,7 @@ def start_of(section: str, constants: Constants, kind: tuple[str, str]) -> Any:
 def kept_of(section: str, constants: Constants) -> tuple[str, ...]:
     """Constants of a section that a fit for this GPU and engine leaves as they are."""
     kept = KEPT.get((constants.gpu, constants.engine, section), ())
-    if section == "prefill" and constants.engine not in CACHING:
-        kept += ("cache_ns", "cache_most_ns")
-    return kept
+    return kept + BY_WIDTH if constants.gpu == "a100-sxm" else kept
 
 
 def fit_group(
@@ -180,6 +180,8 @@ def main(arguments: list[str]) -> None:
             together[(group.gpu, group.engine, kind_of(timings[0])[0], group.kind)].append(group)
     files: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     for (gpu_name, engine, section, kind), groups in together.items():
+        if (engine, section) in LEFT:
+            continue
         gpu = load_gpu(gpu_name)
         constants = load_constants(gpu, engine)
         sources = [[t for t in rows.groups[g] if not by_chance(t)] for g in groups]

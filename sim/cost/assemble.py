@@ -385,7 +385,7 @@ class Assembler:
         if model.mla is not None or not reread or heads == kv_heads:
             return None
         kind = self._decode_kind()
-        constants = replace(self._taken("decode", kind), launch_us=0.0)
+        constants = replace(self._taken("decode", kind), launch_us=0.0, wide_us=0.0)
         note = f"{constants.source}; in the launch of prompts {reread:g} of the other heads of a group read again"
         read = kv_heads + reread * (heads - kv_heads)
         vector = float(self.kv.vector_bytes(model.head_dim))

@@ -185,7 +185,7 @@ class DecodeAttention:
         self._norm, self._inverse, self._launch = (
             constants.norm,
             1.0 / constants.norm,
-            constants.launch_us * US,
+            US * (constants.launch_us + constants.wide_us * max(head_dim / 64.0 - 1.0, 0.0)),
         )
 
     def seconds(self, rows: float, context: float) -> float:

@@ -170,6 +170,12 @@ def test_what_a_key_costs_besides_its_bytes_weighs_on_narrow_heads():
     assert wide.seconds(8, 10**7) == pytest.approx(320 / 256 * wide.work(8, 10**7).bytes / 3350e9, rel=0.01)
 
 
+def test_wide_heads_take_longer_to_launch():
+    constants = replace(VLLM.decode["bf16"], launch_us=10.0, wide_us=2.0)
+    least = [DecodeAttention(constants, H100, 8, 8, 2.0 * dim, dim).seconds(1, 0) * 1e6 for dim in (32, 64, 128, 256)]
+    assert [each - least[0] for each in least] == pytest.approx([0.0, 0.0, 2.0, 6.0])
+
+
 def test_a_sequence_costs_the_same_however_few_heads_read_it():
     constants = replace(VLLM.decode["bf16"], launch_us=0.0, head_us=0.0, query_us=0.0, row_us=13.2)
     assert DecodeAttention(constants, H100, 8, 1, 256.0, 128).seconds(1000, 1) == pytest.approx(100e-6, rel=0.2)
