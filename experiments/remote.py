@@ -142,6 +142,8 @@ async def _meet(workload: Workload, access: Access) -> tuple[RemoteBackend, Traf
             notices += _inexact(found)
         elif not ids:
             counted_by = "words of the trace"
+    if (traffic.priority != traffic.priority[0]).any():
+        notices.append("priorities of requests are not sent: OpenAI's interface has none")
     backend = RemoteBackend(
         access, form, found, counted_by, ids, server, forced and bool(form.force), said.fresh_prompts is not False,
         said.warmup or 0, said.max_duration or float("inf"), notices,

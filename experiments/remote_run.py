@@ -62,10 +62,9 @@ def run_remote(resolved: Resolved, progress: Progress | None = None) -> RunData:
         see_inside(found, sender.watch, end)
         facts["server_counters"] = sender.watch.gained()
     warnings = [*resolved.warnings, *alarming(sender.traffic.notes), *client_warnings(resolved.remote, found, facts)]
-    notes = list(sender.traffic.notes)
     if sender.stopped_early:
         left = len(sender.traffic) - len(sender.answers)
-        notes.append(
+        warnings.append(
             f"nothing was sent after {resolved.remote.max_duration:g} s (backend.max_duration): {left:,} requests"
         )
     host = host_facts(sender.overhead.wall) | {"client": facts, "server": resolved.remote.server.told}
@@ -73,7 +72,8 @@ def run_remote(resolved: Resolved, progress: Progress | None = None) -> RunData:
     if sender.watch is not None:
         info["kv_pool_tokens"] = sender.watch.pool_tokens
     return RunData(
-        found.requests, found.tokens, found.timeline, info, resolved.config, [], warnings, notes, host, found.client,
+        found.requests, found.tokens, found.timeline, info, resolved.config, [], warnings, list(sender.traffic.notes), host,
+        found.client,
     )  # fmt: skip
 
 

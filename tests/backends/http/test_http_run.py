@@ -291,7 +291,10 @@ def test_key_headers_settings_and_more_fields(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("THE_KEY", "s3cret")
     backend = {"api_key_env": "THE_KEY", "headers": {"X-Team": "a"}, "extra_body": {"add_special_tokens": False}}
     data = run(server, tmp_path, backend=backend, sampling={"temperature": 0.5, "top_k": 3})
-    assert server.headers[-1]["authorization"] == "Bearer s3cret" and server.headers[-1]["x-team"] == "a"
+    assert (
+        server.headers[-1]["authorization"] == "Bearer s3cret" and server.headers[-1]["accept-encoding"] == "identity"
+    )
+    assert server.headers[-1]["x-team"] == "a"
     body = server.calls[-1]
     assert (body["temperature"], body["top_k"], body["add_special_tokens"]) == (0.5, 3, False)
     folder = write_run(data, tmp_path / "run")
@@ -334,7 +337,7 @@ def test_nothing_is_sent_after_the_longest_duration(tmp_path: Path) -> None:
     slow = {**SYNTHETIC, "requests": 50, "arrivals": {"process": "constant", "rate": 100}}
     data = run(FakeServer(), tmp_path, traffic={"synthetic": slow}, backend={"max_duration": "100ms"})
     assert 2 <= len(data.requests) <= 11 and set(data.requests.status) == {"finished"} and data.info["complete"]
-    assert any("nothing was sent after 0.1 s" in each for each in data.notes)
+    assert any("nothing was sent after 0.1 s" in each for each in data.warnings)
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
