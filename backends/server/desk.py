@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from backends.server.asks import Ask, Mailbox, Piece
@@ -45,7 +45,6 @@ class Served:
     answer_length: Callable[[], int] | None = None
     max_waiting: int = 0
     version: str = ""
-    notes: list[str] = field(default_factory=list)
 
 
 class Desk:

@@ -20,6 +20,7 @@ from backends.server.desk import Served
 from workloads.errors import InputError, Place
 
 _BACKLOG = 2048
+_KEEP_ALIVE = 75  # seconds; clients that keep connections for less never find one closed under their hands
 _PATIENCE = 5  # seconds for clients that were told that the server stops, and do not read it
 _SWITCH = 2e-4  # seconds after which the event loop makes room for the engine's thread: Python's own 5 ms are a step
 
@@ -71,7 +72,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 self._app, log_level="warning", access_log=False, lifespan="on", server_header=False, ws="none",
-                timeout_graceful_shutdown=math.ceil(drain) + _PATIENCE,
+                timeout_keep_alive=_KEEP_ALIVE, timeout_graceful_shutdown=math.ceil(drain) + _PATIENCE,
             )
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import unpack
 from typing import TYPE_CHECKING, Protocol
 
 from workloads.errors import InputError
@@ -68,8 +69,8 @@ class CountedWords:
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Nothing comes before a text."""
         data = text.encode("utf-8", "surrogatepass")
-        size = BYTES_PER_TOKEN
-        return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
+        data += b"\0" * (-len(data) % BYTES_PER_TOKEN)
+        return list(unpack(f"<{len(data) // BYTES_PER_TOKEN}I", data))
 
     def chat(self, messages: list[Message]) -> list[int]:
         """Every message between a mark with its role and one for its end, each of whole tokens."""

@@ -108,6 +108,26 @@ def test_what_ends_an_answer(client: Client, llm: LLM) -> None:
     assert told["usage"]["completion_tokens"] == 30 and told["choices"][0]["finish_reason"] == "length"
 
 
+def test_a_stand_in_with_the_models_tokenizer_counts_and_caches_as_the_model_does(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Prompt tokens and prefix hits, one request after another: what is cached hangs on prompts alone."""
+    head = "the same words in front of every question, "
+    prompts = [head * 3 + word for word in ("a", "be", "to be or not", "a")] + [head * 2, head * 4]
+    bodies = [(COMPLETIONS, {"prompt": prompt, "max_tokens": 1}) for prompt in prompts]
+    bodies += [(CHAT, {"messages": [{"role": "user", "content": prompt}], "max_tokens": 1}) for prompt in prompts]
+    engine = "engine: {kv: {capacity_tokens: 4096}}\n"
+    found = []
+    for backend in ("{name: torch, device: cpu}", "{name: sim, gpu: l4}"):
+        text = f"model: {folder}\nbackend: {backend}\n{engine}"
+        served, _ = made(tmp_path_factory.mktemp("twin"), text=text, speed=1.0 if "torch" in backend else 50.0)
+        with running(served) as client:
+            found.append([client.good(path, body)["usage"] for path, body in bodies])
+            assert "tokenizer" in served.words.rule
+    assert found[0] == found[1]
+    assert sum(usage["prompt_tokens_details"]["cached_tokens"] > 0 for usage in found[0]) > 8
+
+
 def test_a_wish_that_cannot_be_is_told(client: Client) -> None:
     status, told = client.ask(COMPLETIONS, {"prompt": [5, 511, 512]})
     assert status == 400 and "below 512" in told["error"]["message"]
