@@ -30,6 +30,7 @@ class Served:
         answer_length: tokens of an answer whose client set no limit, where that is not the model's to say: called for each.
         max_waiting: most requests that may wait; 0: any number.
         version: of this package.
+        behind: told of a simulation that this machine is too slow for; see `EngineLoop`.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Served:
     answer_length: Callable[[], int] | None = None
     max_waiting: int = 0
     version: str = ""
+    behind: Callable[[float], None] | None = None
 
 
 class Desk:
@@ -60,7 +62,14 @@ class Desk:
         self._on_fault = on_fault
         self._events = asyncio.get_running_loop()
         self._loop = EngineLoop(
-            served.engine, served.side, served.clock, served.front, served.looks, served.meter, self._deliver
+            served.engine,
+            served.side,
+            served.clock,
+            served.front,
+            served.looks,
+            served.meter,
+            self._deliver,
+            served.behind,
         )
         self._closing = False
         self._loop.start()

@@ -26,7 +26,11 @@ from sim.engine.sequence import Sequence
 from workloads.errors import InputError
 from workloads.traffic import Request
 
+BEHIND = 0.25
+"""Seconds that a simulated step may end too late before somebody is told."""
+
 _NEVER = float("inf")
+_AGAIN = 30.0  # seconds until it is told again
 Delivery = list[tuple[Ask, Piece]]
 
 
@@ -85,6 +89,7 @@ class EngineLoop(threading.Thread):
         looks: when the engine looks for requests.
         meter: counts what happens.
         deliver: takes what is due to clients; called in this thread.
+        behind: told now and then, in this thread, of a simulation that this machine is too slow for: by how many seconds.
 
     Attributes:
         fault: what ended the loop, if anything did.
@@ -92,11 +97,12 @@ class EngineLoop(threading.Thread):
 
     def __init__(
         self, engine: Engine, side: Side, clock: ServerClock, front: FrontEnd | None, looks: Looks, meter: Meter,
-        deliver: Callable[[Delivery], None],
+        deliver: Callable[[Delivery], None], behind: Callable[[float], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name="engine", daemon=True)
         self._engine, self._side, self._clock = engine, side, clock
         self._front, self._looks, self._meter, self._deliver = front, looks, meter, deliver
+        self._behind, self._told = behind, -_NEVER
         self._inbox: deque[Ask | int] = deque()
         self._bell = threading.Event()
         self._stopped = False
@@ -210,11 +216,18 @@ class EngineLoop(threading.Thread):
                     return True
             if now >= until:
                 if not idle:
-                    self._meter.late(clock.wall(now - until))
+                    self._late(now, clock.wall(now - until))
                 return False
             due = min(until, outbox[0][0]) if outbox else until
             bell.wait(None if due == _NEVER else clock.wall(due - now))
             bell.clear()
+
+    def _late(self, now: float, seconds: float) -> None:
+        """A simulated step ended so much too late."""
+        self._meter.late(seconds)
+        if seconds > BEHIND and self._behind is not None and self._clock.wall(now - self._told) > _AGAIN:
+            self._told = now
+            self._behind(seconds)
 
     # --- requests
 

@@ -77,6 +77,7 @@ def serve(
             resolved = runner.resolve(plan.workload, progress) if name in REAL else runner.resolve(plan.workload)
         served = make_served(plan, resolved, speed=speed, name=served_model_name, max_waiting=max_waiting)
         if not quiet:
+            served.behind = _behind
             _show(plan, resolved, served, sock.getsockname(), speed)
         Server(served, drain=drain, on_signal=None if quiet else _stopping(drain)).until_stopped(sock)
     finally:
@@ -103,6 +104,11 @@ def _show(plan: Plan, resolved: Resolved, served: Any, address: tuple, speed: fl
     import sys
 
     sys.stdout.flush()
+
+
+def _behind(seconds: float) -> None:
+    text = f"this machine is too slow for the load: steps end {seconds:.2f} s late, and latencies are no longer the model's"
+    typer.echo(text, err=True)
 
 
 def _stopping(drain: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 from serving_harness import eventually, made
 
 from backends.server.asks import ABORT, Ask
-from backends.server.loop import Delivery, EngineLoop
+from backends.server.loop import BEHIND, Delivery, EngineLoop
 from experiments import runner
 from workloads.traffic import Traffic
 
@@ -191,6 +192,28 @@ def test_a_fault_of_the_engine_is_told_to_all_who_wait(tmp_path: Path) -> None:
     loop.join(10)
     assert isinstance(loop.fault, ZeroDivisionError)
     assert {piece.status for _, piece in collected.letters} == {500}
+
+
+def test_a_machine_that_is_too_slow_is_told_of_once(tmp_path: Path) -> None:
+    served, _ = made(tmp_path, speed=1000.0)
+    launch = served.engine.launch
+
+    def slow(now: float, until: float) -> bool:
+        time.sleep(0.02)
+        return launch(now, until)
+
+    served.engine.launch = slow
+    collected, told = Collected(1), []
+    loop = EngineLoop(
+        served.engine, served.side, served.clock, served.front, served.looks, served.meter, collected, told.append
+    )
+    loop.ask(Ask([1], 40))
+    loop.start()
+    assert collected.done.wait(20)
+    loop.stop()
+    loop.join(10)
+    assert len(told) == 1 and told[0] > BEHIND
+    assert sum(served.meter.lateness.counts) >= 40
 
 
 def test_nothing_is_looked_at_while_nothing_happens(tmp_path: Path) -> None:

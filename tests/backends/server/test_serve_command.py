@@ -135,3 +135,14 @@ def test_the_extra_is_named_where_it_is_missing(file: Path, monkeypatch: pytest.
     done = CliRunner().invoke(app, ["serve", str(file)])
     assert done.exit_code == 2
     assert "bench serve needs uvicorn, which is not installed (pip install 'twinserve[server]')" in done.output
+
+
+def test_a_stand_in_does_without_torch_and_the_like() -> None:
+    code = (
+        "import sys, backends.server.run, backends.server.simulated, experiments.serving;"
+        "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'scipy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False
+    )
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
