@@ -105,6 +105,8 @@ def calibrate(
 def _refit(members: list[Timing], section: str, kind: str, gpu: GPUSpec, constants: Constants) -> Refit:
     start = section_of(constants, section, kind)
     names = MOVING[section]
+    if section == "all_reduce" and start.ring_mb:
+        names += ("ring",)
     prior = dict.fromkeys(names, prior_spread(gpu, start))
 
     def fitted(rows: Sequence[Timing]) -> Any:
