@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backends.server.bodies import Chat, Completion, Detokenize, Tokenize, parsed
 from backends.server.desk import Desk, Served, check_ids, check_model, info, read
 from backends.server.errors import ApiError
-from backends.server.exposition import MeterCollector, exposed, registry_of
+from backends.server.exposition import CONTENT_TYPE, MeterCollector, exposed, registry_of
 from backends.server.generating import Generating
 from backends.server.meter import Meter
 
@@ -141,8 +141,7 @@ class Pages:
 
     async def metrics(self, request: Request) -> Response:
         """Counts, in Prometheus's format."""
-        body, kind = exposed(self._registry, request.headers.get("accept", ""))
-        return Response(body, headers={"content-type": kind})
+        return Response(exposed(self._registry), headers={"content-type": CONTENT_TYPE})
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a prompt or of messages."""

@@ -56,7 +56,7 @@ def panels() -> list[Panel]:
         Panel("KV occupancy", "Share of the KV pool in use; at 1, requests wait or lose their memory.", "percentunit",
               [(f"vllm:kv_cache_usage_perc{_OF}", "in use")]),
         Panel("Device", "Share of the time with a step under way.", "percentunit",
-              [(_rate("twinserve:engine_busy_seconds_total"), "busy")]),
+              [(_rate("twinserve_engine_busy_seconds_total"), "busy")]),
         Panel("Queue", "Requests that run and that wait.", "short",
               [(f"vllm:num_requests_running{_OF}", "running"), (f"vllm:num_requests_waiting{_OF}", "waiting")]),
         Panel("Failures", "Share of the requests that were refused or went wrong, and of those that clients gave up.",

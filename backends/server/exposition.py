@@ -1,20 +1,20 @@
 """The counts in Prometheus's format, under the names that vLLM gave them, so that dashboards made for vLLM read ours.
 
 Names and meanings follow `vllm/v1/metrics/loggers.py`; what vLLM renamed is told under both names. What vLLM does not have
-begins with `twinserve:`.
+begins with `twinserve_`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from backends.server.meter import Histogram, Meter
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("model_name", "engine")
 
 GAUGES: dict[str, tuple[str, Callable[[Meter], float]]] = {
@@ -32,8 +32,8 @@ COUNTERS: dict[str, tuple[str, Callable[[Meter], float]]] = {
     "vllm:prefix_cache_hits": ("Prompt tokens found there.", lambda m: m.prefix_hits),
     "vllm:gpu_prefix_cache_queries": ("As vllm:prefix_cache_queries, its older name.", lambda m: m.prefix_queries),
     "vllm:gpu_prefix_cache_hits": ("As vllm:prefix_cache_hits, its older name.", lambda m: m.prefix_hits),
-    "twinserve:engine_steps": ("Steps of the engine.", lambda m: m.tally.steps),
-    "twinserve:requests_refused": ("Requests that could never be served.", lambda m: m.refusals),
+    "twinserve_engine_steps": ("Steps of the engine.", lambda m: m.tally.steps),
+    "twinserve_requests_refused": ("Requests that could never be served.", lambda m: m.refusals),
 }
 HISTOGRAMS: dict[str, tuple[str, Callable[[Meter], Histogram]]] = {
     "vllm:time_to_first_token_seconds": ("From a request's arrival to its first token.", lambda m: m.ttft),
@@ -56,7 +56,7 @@ HISTOGRAMS: dict[str, tuple[str, Callable[[Meter], Histogram]]] = {
         lambda m: m.declared,
     ),
     "vllm:iteration_tokens_total": ("Tokens of a step, prompts and answers.", lambda m: m.step_tokens),
-    "twinserve:step_lateness_seconds": ("How late simulated steps ended, by the wall clock.", lambda m: m.lateness),
+    "twinserve_step_lateness_seconds": ("How late simulated steps ended, by the wall clock.", lambda m: m.lateness),
 }
 
 
@@ -97,7 +97,7 @@ class MeterCollector(Collector):
         for reason, times in meter.finished_by.items():
             success.add_metric((*labels, reason), times)
         yield success
-        busy = CounterMetricFamily("twinserve:engine_busy_seconds", "Seconds with a step under way.", labels=_LABELS)
+        busy = CounterMetricFamily("twinserve_engine_busy_seconds", "Seconds with a step under way.", labels=_LABELS)
         busy.add_metric(labels, meter.tally.busy / self._speed)
         yield busy
         cache = GaugeMetricFamily(
@@ -128,11 +128,9 @@ def registry_of(collector: Collector) -> CollectorRegistry:
     return registry
 
 
-def exposed(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The body and the content type of a scrape.
+def exposed(registry: CollectorRegistry) -> bytes:
+    """The body of a scrape, in the plain text format.
 
-    Args:
-        accept: the `Accept` header.
+    Not in OpenMetrics, whatever a scraper would rather have: there prometheus_client writes `vllm_` for `vllm:`.
     """
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return generate_latest(registry)

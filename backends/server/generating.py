@@ -44,7 +44,8 @@ class Generating:
                 await reply.fail(ApiError(f"a fault of the server: {type(error).__name__}", 500))
             raise
         finally:
-            self._served.meter.responded(scope["path"], scope["method"], reply.status or 499)
+            if reply.status:  # else the client had hung up
+                self._served.meter.responded(scope["path"], scope["method"], reply.status)
 
     async def _answer(self, request: Request, reply: Reply, arrived: float) -> None:
         body = parsed(self._kind, await request.body())

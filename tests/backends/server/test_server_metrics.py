@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ VLLM = {
 
 def told(meter: Meter, speed: float = 1.0) -> dict[str, object]:
     """Families by name, of a meter."""
-    body, _ = exposed(registry_of(MeterCollector(meter, "a model", speed, 16)), "")
+    body = exposed(registry_of(MeterCollector(meter, "a model", speed, 16)))
     return {family.name: family for family in text_string_to_metric_families(body.decode())}
 
 
@@ -40,7 +41,7 @@ def test_vllms_names_are_all_there() -> None:
     families = told(Meter(8192, 16_000, True))
     assert set(families) >= VLLM
     ours = {name for name in families if not name.startswith("vllm:")} - {"http_requests"}
-    assert all(name.startswith("twinserve:") for name in ours)
+    assert all(name.startswith("twinserve_") for name in ours)
 
 
 def test_a_histogram_adds_up() -> None:
@@ -71,10 +72,17 @@ def test_a_bound_is_part_of_its_bucket() -> None:
     assert histogram.counts == [2, 2, 1] and histogram.sum == 7.5
 
 
-def test_openmetrics_is_told_to_those_who_ask_for_it() -> None:
-    registry = registry_of(MeterCollector(Meter(8192, 16_000, True), "a model"))
-    body, kind = exposed(registry, "application/openmetrics-text; version=1.0.0")
-    assert kind.startswith("application/openmetrics-text") and body.endswith(b"# EOF\n")
+def test_names_are_the_same_for_those_who_would_rather_have_openmetrics(tmp_path: Path) -> None:
+    """Prometheus asks for it first, and would get `vllm_` for `vllm:`."""
+    accept = (
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;q=0.5"
+    )
+    served, _ = made(tmp_path)
+    with running(served) as client:
+        request = urllib.request.Request(f"http://127.0.0.1:{client.port}/metrics", headers={"accept": accept})
+        with urllib.request.urlopen(request, timeout=20) as response:
+            assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+            assert 'vllm:num_requests_running{engine="0"' in response.read().decode()
 
 
 def test_the_dashboard_asks_for_what_there_is(tmp_path: Path) -> None:
@@ -88,9 +96,9 @@ def test_the_dashboard_asks_for_what_there_is(tmp_path: Path) -> None:
             labels.setdefault(sample.name, set()).update(sample.labels)
     asked = [query for panel in dashboard.panels() for query, _ in panel.queries]
     for query in asked:
-        names = re.findall(r"(?:vllm|twinserve):\w+|http_requests_total", query)
+        names = re.findall(r"(?:vllm:|twinserve_)\w+|http_requests_total", query)
         assert names
-        for name, selector in re.findall(r"((?:vllm|twinserve):\w+|http_requests_total)\{([^}]*)\}", query):
+        for name, selector in re.findall(r"((?:vllm:|twinserve_)\w+|http_requests_total)\{([^}]*)\}", query):
             assert name in labels, name
             assert set(re.findall(r"(\w+)=~?", selector)) <= labels[name], query
         assert all(name in labels for name in names) and query.count("(") == query.count(")")
