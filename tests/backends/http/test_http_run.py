@@ -111,6 +111,19 @@ def test_more_requests_than_any_pool_of_connections_are_in_flight_at_once(tmp_pa
     assert server.most_at_once == 180 and set(data.requests.status) == {"finished"}
 
 
+def test_the_systems_limit_of_open_files_is_raised_for_a_run(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1000:
+        pytest.skip("the system does not let it be raised")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))  # the server at the other end needs some too
+    try:
+        test_more_requests_than_any_pool_of_connections_are_in_flight_at_once(tmp_path)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 128
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_closed_loop_keeps_so_many_in_flight(tmp_path: Path) -> None:
     server = FakeServer(gap=0.001)
     data = run(server, tmp_path, load={"mode": "closed", "concurrency": 3})

@@ -1,12 +1,13 @@
-"""Experiments that only change traffic and load, asked of a server."""
+"""Commands on a server: exit codes, and experiments that only change traffic and load."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
-from scripted_server import Call, FakeServer, running
+from scripted_server import Call, FakeServer, answer, running
 from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp")
@@ -60,3 +61,26 @@ def test_what_changes_the_engine_cannot() -> None:
 def test_options_that_do_not_go_together(options: list[str], words: str) -> None:
     done = CliRunner().invoke(app, ["experiment", "run", "lengths", *options])
     assert done.exit_code == 2 and words in done.stderr
+
+
+def test_exit_codes_of_a_run(tmp_path: Path) -> None:
+    """0 good, 3 when every request failed; the run is kept either way."""
+    file = tmp_path / "w.yaml"
+    traffic = {"synthetic": {"requests": 3, "input_tokens": 8, "output_tokens": 2}}
+    file.write_text(
+        json.dumps({"model": "meta-llama/Meta-Llama-3-8B", "backend": {"name": "sim", "gpu": "l4"}, "traffic": traffic})
+    )
+
+    async def busy(call: Call) -> None:
+        if call.server.calls[1:]:
+            return await call.json({"error": {"message": "overloaded"}}, 429)
+        return await answer(call)
+
+    for script, code in ((answer, 0), (busy, 3)):
+        with running(FakeServer(script=script)) as server:
+            options = ["--backend", "http", "--base-url", server.url, "--out", str(tmp_path / str(code))]
+            done = CliRunner().invoke(app, ["run", str(file), *options])
+        assert done.exit_code == code, done.output
+        assert (tmp_path / str(code) / "client.parquet").is_file()
+    assert "no request finished; most often: status: 429 overloaded" in done.stderr
+    assert "Prompt tokens, counted by the server" in CliRunner().invoke(app, ["report", str(tmp_path / "0")]).stdout
