@@ -97,11 +97,12 @@ def trtllm_bench_listed(
 ) -> dict[str, int]:
     """What `trtllm-bench` built engines for until 0.16: a list by model and degree, else the builder's own 2,048 and 8,192.
 
-    Where the list has more rows than tokens, no more than the tokens can run.
+    It stopped at degrees that it did not list and asked for limits; those of the next smaller degree are taken then. Where the
+    list has more rows than tokens, no more than the tokens can run.
     """
     rows, tokens = 2048, 8192
-    for name, degree, length, seqs, budget in _LISTED:
-        listed = re.fullmatch(name, model.name.lower()) and (degree, pipeline) == (tensor, 1)
+    for name, degree, length, seqs, budget in _LISTED:  # by rising degree
+        listed = re.fullmatch(name, model.name.lower()) and degree <= tensor and pipeline == 1
         if listed and length in (0, round(inputs + outputs)):
             rows, tokens = seqs, budget
     return {"max_num_seqs": min(rows, tokens), "max_num_batched_tokens": tokens}

@@ -16,7 +16,7 @@ def test_ranks_of_attention_data_parallelism_are_one_group():
 
 
 def test_limits_of_the_time_when_it_had_a_list():
-    """By model, tensor degree and length; where nothing is listed the builder's own; never more rows than tokens."""
+    """By model, tensor degree and length; of degrees not listed the next smaller; else the builder's own."""
 
     def limits(name: str, tensor: int, inputs: int, outputs: int) -> tuple[int, int]:
         found = trtllm_bench_listed(
@@ -27,7 +27,9 @@ def test_limits_of_the_time_when_it_had_a_list():
     assert limits("Llama-3.1-70B", 2, 128, 128) == (256, 1024)
     assert limits("Llama-3.1-70B", 2, 2048, 2048) == (1024, 1024)
     assert limits("Llama-3.1-70B", 8, 2048, 2048) == (8192, 16384)
-    assert limits("Llama-3.1-405B", 8, 128, 128) == (2048, 8192) == limits("Mixtral-8x7B", 8, 128, 128)
+    assert limits("Llama-3.1-70B", 4, 2048, 2048) == (1024, 1024)
+    assert limits("Mixtral-8x7B", 8, 128, 128) == limits("Mixtral-8x7B", 4, 128, 128) == (8192, 8192)
+    assert limits("Llama-3.1-405B", 8, 128, 128) == (2048, 8192) == limits("Mixtral-8x7B", 1, 128, 128)
 
 
 def test_prompts_that_are_not_cut_fit_beside_a_batch():
