@@ -14,7 +14,7 @@ from sim.config import EngineConfig
 from sim.cost.carried import carried
 from sim.cost.constants import Constants, prologue
 from sim.cost.coverage import ACROSS_NODES, FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
-from sim.cost.experts import Exchange, GroupedGemm, untuned
+from sim.cost.experts import Exchange, GroupedGemm, padded_widths, untuned
 from sim.cost.forms import quantise, section_of
 from sim.cost.host import host_section
 from sim.cost.operators import (
@@ -123,21 +123,31 @@ class Assembler:
             full_layers=model.layers - windowed,
             windowed_layers=windowed,
             window=model.window,
-            launches=sum(placed.count * self._launches(placed) for placed in token) + self._attention_launches(),
+            launches=sum(placed.count * self._launches(placed) for placed in token)
+            + self._attention_launches()
+            + self._shared_launches(),
             notes=self.notes,
             uncertainty=self.uncertainty,
         )
 
     def _launches(self, placed: Placed) -> int:
-        """Operations of one call: a static scale is applied by the kernel before, computed scales take one of their own."""
+        """Operations of one call: a static scale is applied by the kernel before, computed scales take one of their own, and on
+        Blackwell those of blocks another, which lays them out for DeepGEMM."""
         if placed.name.endswith("_quantize") and not self.mode.dynamic and self.mode.compute != "fp4":
             return 0
+        if placed.name.endswith("_quantize") and self._in_blocks and self.gpu.arch == "blackwell":
+            return 2
         return getattr(placed.operator, "launches", 1)
 
     def _attention_launches(self) -> int:
         """Operations of attention in all layers: rotary embedding, writing the cache, and the kernel itself; with a latent
-        cache also two norms, and splitting, expanding, joining and copying queries, keys and values."""
-        return (3 if self.model.mla is None else 3 + 14) * self.model.layers
+        cache also two norms on two streams (an event each way, noted and waited for), and splitting, expanding, joining and
+        copying queries, keys and values."""
+        return (3 if self.model.mla is None else 3 + 14 + 4) * self.model.layers
+
+    def _shared_launches(self) -> int:
+        """Operations beside those of shared experts: they run on a stream of their own, and what comes of them is added."""
+        return (4 + 1) * self.model.moe_layers if self.model.shared_experts else 0
 
     # Linear layers
 
@@ -214,9 +224,11 @@ class Assembler:
         model, mode = self.model, self.mode
         local = model.experts // self.ep
         ffn = -(-model.expert_ffn // expert_tensor_ways(self.tp, self.ep))
-        wide = 2 if model.gated else 1
-        up = Linear("up", "expert", wide * ffn, model.hidden, model.moe_layers)
-        down = Linear("down", "expert", model.hidden, ffn, model.moe_layers)
+        wide, hidden = 2 if model.gated else 1, model.hidden
+        if mode.name == "mxfp4":
+            ffn, hidden = padded_widths(ffn, hidden, self.gpu)
+        up = Linear("up", "expert", wide * ffn, hidden, model.moe_layers)
+        down = Linear("down", "expert", hidden, ffn, model.moe_layers)
         covered = mode.covers("expert")
         compute = mode.compute if covered else "bf16"
         kind = "fp8-block" if compute == "fp8" and mode.group < -1 else compute
@@ -229,7 +241,7 @@ class Assembler:
         if covered and mode.weight_only and "taken over" not in constants.source:
             constants = replace(constants, source=f"{constants.source}; taken over for {mode.name}")
         shapes: dict[str, Any] = {
-            "experts": model.experts, "local": local, "chosen": model.experts_per_token, "hidden": model.hidden,
+            "experts": model.experts, "local": local, "chosen": model.experts_per_token, "hidden": hidden,
             "up": up.n, "down": down.k, "tokens_factor": max(self.ep // self.tp, 1), "skew": self.skew,
         }  # fmt: skip
         size = mode.linear_bytes(up, model.dtype) + mode.linear_bytes(down, model.dtype)
@@ -312,7 +324,8 @@ class Assembler:
     def _exchange(self) -> list[Placed]:
         """How tokens reach the experts of other ranks, and what came of them returns."""
         model, link = self.model, self.gpu.group_link(self.ep)
-        sent = _ACTIVATION_BYTES[self.mode.activation if self.mode.covers("expert") and not self._in_blocks else "model"]
+        narrow = self.mode.covers("expert") and not self._in_blocks
+        sent = _ACTIVATION_BYTES[self.mode.activation if narrow else "model"]
         others = (self.ep - 1) / self.ep * model.hidden / self.tp
         if self.ep > self.gpu.gpus_per_node:
             note = f"{link.name}: {_SHEET}, dispatch and combine"

@@ -19,7 +19,7 @@ from workloads.errors import InputError, Place
 from workloads.registry import resolve as find
 
 CostFactory = Callable[..., CostModel]
-USUAL_SKEW = 0.5
+USUAL_SKEW = 0.65
 """Exponent by which tokens choose experts where nothing is said. Steps of 16 to 128 sequences (gpt-oss-120b on H100, H200 and
 B200, DeepSeek-R1 on B200, three engines) are quicker than equally likely experts would have them: fewer are touched.
 NVIDIA's aiconfigurator takes 1.01 to 1.2."""

@@ -72,6 +72,18 @@ def untuned(constants: MoEConstants, wide: MoEConstants) -> bool:
     return 2.0 * constants.bandwidth < wide.bandwidth and constants.source.startswith("fit on")
 
 
+def padded_widths(ffn: int, hidden: int, gpu: GPUSpec) -> tuple[int, int]:
+    """Widths of an expert with 4-bit weights on one GPU, and of the model, as kernels take them.
+
+    vLLM and SGLang round the first up to 128 for Hopper's kernels and to 256 for FlashInfer's on Blackwell, the second to 256
+    (`layers/quantization/mxfp4.py` of both); TensorRT-LLM is taken to do the same.
+    """
+    if gpu.arch not in ("hopper", "blackwell"):
+        return ffn, hidden
+    unit = 256 if gpu.arch == "blackwell" else 128
+    return -(-ffn // unit) * unit, -(-hidden // 256) * 256
+
+
 class Exchange:
     """Tokens of attention ranks on their way to the experts (an all-gather), or what came of them back (a reduce-scatter).
 

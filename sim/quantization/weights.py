@@ -179,15 +179,17 @@ def weight_mode_for(name: str | WeightMode, model: ModelSpec) -> WeightMode:
     if name.lower() in ("auto", "none", ""):
         name = model.native_quantization or {"fp32": "bf16"}.get(model.dtype, model.dtype)
     mode = load_weight_mode(name)
-    if mode.name == "mxfp4" and not model.experts:
-        if model.native_quantization != mode.name:
-            raise InputError(f"mxfp4 quantises experts, and {model.name} has none", hint="use nvfp4, fp8 or awq-int4")
-        return covering(mode, model)
-    return mode
+    if mode.name == "mxfp4" and not model.experts and model.native_quantization != mode.name:
+        raise InputError(f"mxfp4 quantises experts, and {model.name} has none", hint="use nvfp4, fp8 or awq-int4")
+    return covering(mode, model)
 
 
 def covering(mode: WeightMode, model: ModelSpec) -> WeightMode:
-    """The mode with the kinds of layers that it quantises in this model: MXFP4 of a model without experts, all of them."""
+    """The mode with the kinds of layers that it quantises in this model: MXFP4 of a model without experts, all of them; NVFP4 of
+    one with latent attention, all others (NVIDIA's checkpoints of DeepSeek keep attention in 16 bit, but for the last
+    projection of the second edition: hf_quant_config.json)."""
+    if mode.name == "nvfp4" and model.mla is not None:
+        return replace(mode, quantized=ALL_LINEARS - {"attention"})
     if mode.quantized == EXPERTS_ONLY and not model.experts:
         return replace(mode, quantized=ALL_LINEARS)
     return mode

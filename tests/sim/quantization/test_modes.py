@@ -127,3 +127,15 @@ def test_dotted_paths(monkeypatch):
     with pytest.raises(InputError, match="expected a WeightMode"):
         load_weight_mode("my_modes:Wrong")
     assert load_model("Llama-3-8B").weight_bytes("my_modes:Tiny") < load_model("Llama-3-8B").weight_bytes("awq-int4")
+
+
+def test_nvfp4_leaves_latent_attention_alone():
+    """NVIDIA's checkpoints of DeepSeek: experts and dense layers in FP4, attention in 16 bit; other models whole."""
+    deepseek, qwen = load_model("DeepSeek-R1"), load_model("Qwen3-30B-A3B")
+    mode = weight_mode_for("nvfp4", deepseek)
+    assert not mode.covers("attention") and mode.covers("expert") and mode.covers("shared")
+    assert weight_mode_for("nvfp4", qwen).covers("attention")
+    assert weight_mode_for("fp8-block", deepseek).covers("attention")
+    attention = sum(each.n * each.k * each.layers for each in deepseek.linears() if each.kind == "attention")
+    more = deepseek.weight_bytes(mode) - deepseek.weight_bytes(load_weight_mode("nvfp4"))
+    assert more == pytest.approx(attention * (2 - 4.5 / 8), rel=1e-3)
