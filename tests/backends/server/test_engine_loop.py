@@ -229,7 +229,8 @@ def test_nothing_is_looked_at_while_nothing_happens(tmp_path: Path) -> None:
 
     loop._bell.wait = noted
     loop.start()
-    loop.join(0.3)
+    eventually(lambda: waits)
+    loop.join(0.2)
     assert waits == [None]
     loop.stop()
     loop.join(10)
