@@ -41,6 +41,9 @@ VERSIONS = {
     ("op-latency", "h100-sxm"): {"vllm": "0.24.0", "sglang": "0.5.14", "tensorrt-llm": "1.3.0rc20"},
     ("op-latency", "a100-sxm"): {"vllm": "0.14.0", "sglang": "0.5.10", "tensorrt-llm": "1.0.0"},
 }
+LARGE_ROWS = {("vllm", "fp8"): 128.0, ("sglang", "fp8"): 128.0}
+"""Products of CUTLASS, by engine and kind: above 128 rows in pairs of tiles of 128 (a cluster of 2 x 1), as both engines'
+dispatch by shape has it; rows of the tables jump there."""
 LEFT = {("tensorrt-llm", "decode")}
 """Sections that are left as they are: the newer terms do not predict rows held out any better there."""
 UNPACK_NS = {"a100-sxm": 14.0, "h100-sxm": 11.0}
@@ -75,6 +78,8 @@ def start_of(section: str, constants: Constants, kind: tuple[str, str]) -> Any:
         return replace(found, one_shot_us=4.0, one_shot=0.6, two_shot_us=15.0, two_shot=0.75, ring_mb=0.0)
     kept = kept_of(section, constants)
     extra = {n: value for n, value in START[section].items() if n not in kept and not getattr(found, n)}
+    if section == "gemm":
+        extra["large_rows"] = LARGE_ROWS.get((constants.engine, kind[1]), 0.0)
     return replace(found, **extra)
 
 

@@ -28,7 +28,8 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 class GemmConstants:
     """Dense linear layers. `norm` joins compute and memory time; `extra_k` lengthens the inner dimension (prologue);
     `wave` is the share of the arithmetic that is done in whole waves of tiles, each of which costs as much as one that is
-    `edge` rows and columns larger. `unit`: share of the bandwidth that one column of tiles reaches (0: no limit). `unpack_ns`:
+    `edge` rows and columns larger. Of more than `large_rows` tokens (0: never) all tiles are of the largest size, and filled up.
+    `unit`: share of the bandwidth that one column of tiles reaches (0: no limit). `unpack_ns`:
     nanoseconds in which a multiprocessor turns a thousand narrow weights into 16-bit ones, whatever their width; 0 where
     nothing is unpacked."""
 
@@ -41,6 +42,7 @@ class GemmConstants:
     source: str
     wave: float = 0.0
     edge: float = 0.0
+    large_rows: float = 0.0
     unit: float = 0.0
     unpack_ns: float = 0.0
     error: float = 0.0

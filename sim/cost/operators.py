@@ -72,7 +72,8 @@ class Gemm:
 
     Weights are read once, activations once, results written once. `weight_bytes` is the whole matrix with its scales;
     `activation_bytes` one input value. Arithmetic is done tile by tile, in the size among `_TILES` that takes least; a share
-    `wave` of it in whole waves of one tile a multiprocessor, so that few tiles leave the rest of the device idle. A column
+    `wave` of it in whole waves of one tile a multiprocessor, so that few tiles leave the rest of the device idle. Kernels that
+    do not choose (CUTLASS's of FP8: pairs of 128 rows) take large tiles from some number of tokens on. A column
     of tiles reads its weights at a share `unit` of the bandwidth at most: matrices of few columns do not use all of it.
     Narrow weights that are unpacked to 16 bit cost a constant time an element, once for every tile of rows and beside the
     rest: few rows are slowed down the more, the fewer bytes a weight has.
@@ -97,6 +98,7 @@ class Gemm:
         self._weight, self._in = weight_bytes, activation_bytes
         rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
         self._wave, self._edge, self._sms = constants.wave, constants.edge, gpu.sms
+        self._large = constants.large_rows or float("inf")
         self._tiles = tuple(self._tile(size, 2.0 * (k + constants.extra_k) / rate) for size in _TILES)
         self._fixed = weight_bytes / bandwidth + constants.memory_us * US
         self._token = (activation_bytes * k + 2.0 * n) / bandwidth
@@ -134,10 +136,12 @@ class Gemm:
     def _arithmetic(self, m: float) -> float:
         """Seconds of arithmetic alone."""
         filled, sms, wave, edge = 16 * ceil(m / 16), self._sms, self._wave, self._edge
-        least = 0.0
-        for rows, columns, row in self._tiles:
-            tiles = columns * ceil(m / rows)
-            waves = (1.0 - wave) * tiles / sms + wave * ceil(tiles / sms)
+        least, tiles = 0.0, self._tiles
+        if m > self._large:
+            tiles, filled = tiles[:1], tiles[0][0]
+        for rows, columns, row in tiles:
+            count = columns * ceil(m / rows)
+            waves = (1.0 - wave) * count / sms + wave * ceil(count / sms)
             seconds = waves * row * ((filled if filled < rows else rows) + edge)
             if not least or seconds < least:
                 least = seconds

@@ -51,6 +51,13 @@ def test_one_width_of_heads_says_nothing_about_others():
     assert (begin.extra_bytes, begin.wide_us) == (0.0, 0.0)
 
 
+def test_products_of_cutlass_take_large_tiles_wherever_they_are_fitted():
+    ours = load_constants(H100, "vllm")
+    assert start_of("gemm", ours, ("gemm", "fp8")).large_rows == ours.gemm["fp8"].large_rows == 128
+    assert start_of("gemm", ours, ("gemm", "bf16")).large_rows == 0
+    assert "large_rows" not in constants_names(ours.gemm["fp8"])
+
+
 def test_the_loss_grows_with_the_square_and_then_in_proportion():
     assert loss_of([0.0]) == 0.0
     assert loss_of([0.005]) == pytest.approx(0.01, rel=0.01)  # a tenth of the scale, squared
