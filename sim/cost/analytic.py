@@ -23,6 +23,7 @@ from sim.cost.coverage import step_deviation
 from sim.cost.explain import explain_step, provenance
 from sim.cost.graphs import padded
 from sim.cost.host import FrontEnd, Host
+from sim.cost.operators import Operator
 
 _GRID_RATIO = 1.15
 
@@ -44,7 +45,7 @@ class StepSizes(NamedTuple):
         tokens: of the flattened batch, padding included. sampled: rows whose logits are computed.
         prefill, windowed: (tokens, pairs, keys, tiles) of prefill attention in full and in windowed layers, or None.
         decode: (rows, context, context within the window) of decode attention, or None.
-        captured: the step runs from a CUDA graph.
+        captured: the step runs from a CUDA graph. longest: tokens of the longest chunk.
     """
 
     tokens: int
@@ -53,6 +54,7 @@ class StepSizes(NamedTuple):
     windowed: tuple[float, float, float, float] | None
     decode: tuple[float, float, float] | None
     captured: bool
+    longest: int = 0
 
 
 class AnalyticCost:
@@ -162,10 +164,14 @@ class AnalyticCost:
             sampled = self._rows.get(shape.sampled)
             gpu += self._row_seconds(shape.sampled) if sampled is None else sampled
         layers = ops.full_layers
-        gpu += layers * ops.prefill.seconds(tokens, pairs, keys, tile_rows / 128)
+        prompts = ops.prefill.seconds(tokens, pairs, keys, tile_rows / 128)
+        gpu += layers * prompts
         context = shape.decode_context + shape.padding_context
         if context or rows:
-            gpu += layers * ops.beside.seconds(rows, context)
+            if ops.among is None:
+                gpu += layers * ops.decode.seconds(rows, context)
+            else:
+                gpu += layers * ops.among.seconds(rows, context, prompts, max(shape.chunks)[0])
         return gpu if captured or gpu >= self._launch else self._launch
 
     def _line(self, rows: int, at: int) -> DecodeLine:
@@ -208,7 +214,8 @@ class AnalyticCost:
         captured = self._piecewise and size <= self._largest
         if captured:
             size = padded(self._graphs, size)
-        return StepSizes(size, sampled, prefill, windowed, self._decode_size(rows, context), captured)
+        longest = max(chunks)[0]
+        return StepSizes(size, sampled, prefill, windowed, self._decode_size(rows, context), captured, longest)
 
     def _largest_share(self, chunks: tuple, sums: tuple, of: Callable[[tuple], tuple]) -> tuple:
         """What the fullest micro-batch gets of `sums`: an equal share, but never less than the largest chunk."""
@@ -230,14 +237,29 @@ class AnalyticCost:
         if sizes.prefill is not None:
             gpu += ops.full_layers * ops.prefill.seconds(*sizes.prefill) if ops.full_layers else 0.0
             gpu += ops.windowed_layers * ops.prefill.seconds(*sizes.windowed) if ops.windowed_layers else 0.0
-        if sizes.decode is not None:
-            rows, context, near = sizes.decode
-            decode = ops.decode if sizes.prefill is None else ops.beside
-            gpu += ops.full_layers * decode.seconds(rows, context) if ops.full_layers else 0.0
-            gpu += ops.windowed_layers * decode.seconds(rows, near) if ops.windowed_layers else 0.0
+        for _, count, operator, size in self.decode_parts(sizes):
+            gpu += count * operator.seconds(*size)
         if gpu < self._launch and not sizes.captured:
             return self._launch, self._launch - gpu
         return gpu, 0.0
+
+    def decode_parts(self, sizes: StepSizes) -> list[tuple[str, int, Operator, tuple[float, ...]]]:
+        """(name, layers, operator, its size) of decode attention in full and in windowed layers."""
+        if sizes.decode is None:
+            return []
+        ops = self.operators
+        rows, context, near = sizes.decode
+        among = ops.among if sizes.prefill is not None else None
+        parts = []
+        for name, count, seen, prompts in (
+            ("attention_decode", ops.full_layers, context, sizes.prefill),
+            ("attention_decode_windowed", ops.windowed_layers, near, sizes.windowed),
+        ):
+            if count and among is None:
+                parts.append((name, count, ops.decode, (rows, seen)))
+            elif count:
+                parts.append((name, count, among, (rows, seen, ops.prefill.seconds(*prompts), sizes.longest)))
+        return parts
 
     def _chunk_sums(self, chunks: tuple[tuple[int, int], ...]) -> tuple[float, float, float, float]:
         """(tokens, twice the attended pairs, keys, query tiles) of all chunks, without a window."""

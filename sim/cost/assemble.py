@@ -19,6 +19,7 @@ from sim.cost.forms import quantise, section_of
 from sim.cost.host import host_section
 from sim.cost.operators import (
     AllReduce,
+    DecodeAmongPrompts,
     DecodeAttention,
     Elementwise,
     Gemm,
@@ -60,8 +61,8 @@ class StepOperators:
 
     Attributes:
         token: sized by the tokens of the step. sample: by rows whose logits are computed. swap: by swapped tokens.
-        decode, prefill: attention of one layer; beside, of rows that decode in a step with prompts.
-        full_layers, windowed_layers, window: which of them see how far.
+        decode, prefill: attention of one layer. among: decode attention in a step with prompts, where that is another; see
+            `sim.cost.operators.DecodeAmongPrompts`. full_layers, windowed_layers, window: which of them see how far.
         launches: operations of the framework in a step, for the time of launching them one by one.
         notes: what the user should know (fallbacks, and what was not validated).
         uncertainty: operator class → standard deviation of the log of its time (see `sim.cost.coverage`).
@@ -71,8 +72,8 @@ class StepOperators:
     sample: tuple[Placed, ...]
     swap: Placed
     decode: Operator
-    beside: Operator
     prefill: Operator
+    among: Operator | None
     full_layers: int
     windowed_layers: int
     window: int
@@ -104,7 +105,8 @@ class Assembler:
         unsure = outside(model, gpu, config, self.mode, table is not None or calibrated(constants))
         self.notes = ((note,) if note else ()) + sentence(unsure) + tuple(table.notes if table is not None else ())
         self.uncertainty: dict[str, float] = dict(FIXED)
-        found = carried(gpu) if config.preset.startswith("vllm-v0") else None
+        self.v0 = config.preset.startswith("vllm-v0")
+        found = carried(gpu) if self.v0 else None
         self._early = found.early if found else None
 
     def build(self) -> StepOperators:
@@ -117,9 +119,9 @@ class Assembler:
             token=tuple(token),
             sample=tuple(self._sampling()),
             swap=Placed("kv_swap", Transfer(self.gpu.host_link, swap_bytes, f"PCIe: {_SHEET}"), 1),
-            decode=(decode := self._decode()),
-            beside=self._beside() or decode,
+            decode=self._decode(),
             prefill=self._prefill(),
+            among=self._among(),
             full_layers=model.layers - windowed,
             windowed_layers=windowed,
             window=model.window,
@@ -391,18 +393,22 @@ class Assembler:
         cache = self.table.cache(self.kv.name) if narrow else "bf16"
         return self.table.decode(analytic, "bf16", cache, heads, kv_heads, model.head_dim, constants)
 
-    def _beside(self) -> Operator | None:
-        """Decode attention in the launch of prompts, where that is another kernel than its own; None where it is not."""
-        model, heads, kv_heads = self.model, self.model.heads // self.tp, self.model.local_kv_heads(self.tp)
-        reread = self._prefill_constants()[1].reread
-        if model.mla is not None or not reread or heads == kv_heads:
+    def _among(self) -> Operator | None:
+        """Decoding rows in the launch of a prompt's chunks: vLLM's default on Ampere, Ada and the workstation's Blackwell.
+
+        On Hopper the same call is FlashAttention 3's, which packs the heads of a group into a tile and is bound by memory; others
+        call a kernel for each, and so did vLLM's first engine. An 8-bit cache and attention sinks go to other kernels.
+        """
+        constants, model = self.constants.among, self.model
+        older = self.v0 or self.gpu.arch in ("volta", "turing")
+        if constants is None or self.constants.engine != "vllm" or older or self.kv.bits < 16:
             return None
-        kind = self._decode_kind()
-        constants = replace(self._taken("decode", kind), launch_us=0.0, wide_us=0.0)
-        note = f"{constants.source}; in the launch of prompts {reread:g} of the other heads of a group read again"
-        read = kv_heads + reread * (heads - kv_heads)
-        vector = float(self.kv.vector_bytes(model.head_dim))
-        return DecodeAttention(replace(constants, source=note), self.gpu, heads, read, vector, model.head_dim)
+        if model.mla is not None or model.sinks:
+            return None
+        size = 2.0 * model.local_kv_heads(self.tp) * self.kv.vector_bytes(model.head_dim)
+        # With 64 queries and 128 keys it takes 80 KB of shared memory; where prompts have tiles of 128 queries there are 164 KB.
+        resident = 2 if self._prefill_constants()[1].tile >= 128 else 1
+        return DecodeAmongPrompts(constants, self.gpu, model.heads // self.tp, model.head_dim, size, resident)
 
     def _decode_kind(self) -> str:
         narrow = self.kv.bits == 8

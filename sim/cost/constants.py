@@ -76,8 +76,7 @@ class PrefillConstants:
     """Prefill attention: `extra_tokens` is the overhead of a query tile; `path`, which share of what the longest tile takes more
     than a mean one adds to the launch; `extra_dim` widens the heads by what exponentials cost. `tile`: its queries. `packed`:
     whether (1) queries of a group of heads fill tiles together. `cache_ns`: nanoseconds for every token and KV head, at most
-    `cache_most_ns` a token, of writing keys and values into the cache, where the engine's kernel does that. `reread`: share of
-    the other heads of a group that read keys and values again for sequences that decode in the launch of prompts."""
+    `cache_most_ns` a token, of writing keys and values into the cache, where the engine's kernel does that."""
 
     compute: float
     bandwidth: float
@@ -91,7 +90,18 @@ class PrefillConstants:
     packed: float = 0.0
     cache_ns: float = 0.0
     cache_most_ns: float = 0.0
-    reread: float = 0.0
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AmongConstants:
+    """Decoding rows in the launch of a prompt's chunks: nanoseconds that a key takes a multiprocessor's thread block when all are
+    busy (`key_ns`) and when it is alone (`path_ns`), for heads 128 wide, and what a block without work takes (`block_us`)."""
+
+    key_ns: float
+    path_ns: float
+    block_us: float
+    source: str
     error: float = 0.0
 
 
@@ -229,7 +239,7 @@ class Constants:
     """Everything one (GPU, engine) needs. Sections that come in kinds are dicts by kind.
 
     `host_v0` and `front_end_v0` are those of an engine's older generation (vLLM v0, TensorRT-LLM's C++ runtime), where that
-    differs.
+    differs. `among` is there where one kernel takes prompts and decoding rows.
     """
 
     engine: str
@@ -244,6 +254,7 @@ class Constants:
     elementwise: ElementwiseConstants
     host: HostConstants
     front_end: FrontEndConstants
+    among: AmongConstants | None = None
     host_v0: HostConstants | None = None
     front_end_v0: FrontEndConstants | None = None
 
@@ -253,7 +264,7 @@ _KINDS = {
     "all_reduce": AllReduceConstants, "moe": MoEConstants,
 }  # fmt: skip
 _SINGLE = {
-    "mla": LatentConstants, "quantize": QuantizeConstants, "elementwise": ElementwiseConstants,
+    "mla": LatentConstants, "among": AmongConstants, "quantize": QuantizeConstants, "elementwise": ElementwiseConstants,
     "host": HostConstants, "host_v0": HostConstants, "front_end": FrontEndConstants,
     "front_end_v0": FrontEndConstants,
 }  # fmt: skip

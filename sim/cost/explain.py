@@ -49,13 +49,8 @@ def _explain(cost: AnalyticCost, sizes: StepSizes, sequences: int, swapped: int)
         costs.append(_cost(Placed("attention_prefill", ops.prefill, ops.full_layers), *sizes.prefill))
     if sizes.windowed is not None and ops.windowed_layers:
         costs.append(_cost(Placed("attention_prefill_windowed", ops.prefill, ops.windowed_layers), *sizes.windowed))
-    if sizes.decode is not None:
-        rows, context, near = sizes.decode
-        decode = ops.decode if sizes.prefill is None else ops.beside
-        if ops.full_layers:
-            costs.append(_cost(Placed("attention_decode", decode, ops.full_layers), rows, context))
-        if ops.windowed_layers:
-            costs.append(_cost(Placed("attention_decode_windowed", decode, ops.windowed_layers), rows, near))
+    for name, count, operator, size in cost.decode_parts(sizes):
+        costs.append(_cost(Placed(name, operator, count), *size))
     if sizes.sampled:
         costs += [_cost(placed, sizes.sampled) for placed in ops.sample]
     if swapped:
@@ -79,6 +74,8 @@ def provenance(cost: AnalyticCost) -> list[dict]:
     """Where every figure is from, as {"what", "value", "source"}."""
     ops = cost.operators
     attention = [Placed("attention_decode", ops.decode, 1), Placed("attention_prefill", ops.prefill, 1)]
+    if ops.among is not None:
+        attention.append(Placed("attention_decode_among_prompts", ops.among, 1))
     placed = [*ops.token, *attention, *ops.sample, ops.swap]
     found = [{"what": p.name, "value": type(p.operator).__name__, "source": p.operator.source} for p in placed]
     found.append({"what": "host", "value": "Host", "source": cost.host.source})

@@ -56,7 +56,7 @@ _OFFSETS = {  # these may be 0, and their log not
     "extra_k": 20.0, "extra_tokens": 30.0, "extra_dim": 10.0, "extra_bytes": 10.0, "edge": 10.0, "pad": 2.0,
     "cache_ns": 0.2, "cache_most_ns": 0.2,
 }  # fmt: skip
-_GIVEN = ("error", "operations", "ring_mb", "tile", "reread", "large_rows")  # told by something else than a fit
+_GIVEN = ("error", "operations", "ring_mb", "tile", "large_rows")  # told by something else than a fit
 
 
 class _Scale:

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from sim.cost.carried import EarlyKernels
 from sim.cost.constants import (
     AllReduceConstants,
+    AmongConstants,
     DecodeConstants,
     ElementwiseConstants,
     GemmConstants,
@@ -26,6 +27,7 @@ from sim.hardware.links import Link
 
 US = 1e-6
 _TILE = 128
+_TILE_AMONG = 64  # queries of a tile of FlashAttention 2 where keys and values lie in pages
 _TILES = ((256, 128), (128, 128), (64, 64))
 """Rows and columns of the tiles of a matrix product, the largest first: that is the one which `compute` is a share for."""
 _NARROWEST = 64  # columns of the narrowest tile, which products of few rows are given
@@ -240,6 +242,38 @@ class LatentAttention:
         """Scores against `cached` values, sums over `latent` of them."""
         bound = bound_of(context * self._compute, context * self._read, self._launch)
         return Work(context * self._flops, context * self._bytes, bound)
+
+
+class DecodeAmongPrompts:
+    """What decoding rows add to the launch of a prompt's chunks, where one kernel takes both (FlashAttention 2 in vLLM).
+
+    The kernel gives every sequence and query head a thread block for each `_TILE_AMONG` queries of the longest chunk. A decoding
+    row fills one query of one tile: its block still walks through all keys, none of which heads of a group share, while its
+    other blocks begin and end idle.
+    """
+
+    launches = 0
+
+    def __init__(self, constants: AmongConstants, gpu: GPUSpec, heads: int, head_dim: float, kv_token_bytes: float,
+                 resident: int) -> None:  # fmt: skip
+        """Args: resident, thread blocks that a multiprocessor holds."""
+        self.source = constants.source
+        wide = head_dim / 128.0 * 1e-9  # the constants are of heads 128 wide
+        self._flops, self._bytes = 4.0 * heads * head_dim, kv_token_bytes
+        self._key, self._path = heads * constants.key_ns * wide / (gpu.sms * resident), constants.path_ns * wide
+        self._block = heads * constants.block_us * US / gpu.sms
+
+    def seconds(self, rows: float, context: float, among: float, longest: float) -> float:
+        """Seconds more than the `among` seconds of the chunks alone, of which the longest has `longest` tokens."""
+        if not rows:
+            return 0.0
+        together = among + context * self._key + rows * -(-longest // _TILE_AMONG) * self._block
+        path = context / rows * self._path
+        return (together**4 + path**4) ** 0.25 - among
+
+    def work(self, rows: float, context: float, among: float, longest: float) -> Work:
+        """Attended pairs only, keys and values once."""
+        return Work(context * self._flops, context * self._bytes, "compute" if context else "latency")
 
 
 class PrefillAttention:
