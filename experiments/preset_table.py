@@ -10,7 +10,7 @@ from experiments.workload_file import Source, build_workload
 from reports.wording import setting
 from sim.hardware import load_gpu
 from sim.models import load_model
-from sim.presets import NEWEST, PRESETS, Preset
+from sim.presets import NEWEST, PRESETS, SINCE, Preset
 
 GPU, MODEL = "h100-sxm", "meta-llama/Meta-Llama-3-8B"
 _NO_LIMIT = 1_000_000  # settings of this size and more stand for none
@@ -24,7 +24,8 @@ _HEAD = f"""\
 # Presets
 
 What `engine.preset` stands for. A preset is a bundle of scheduler, gate, victim rule, KV allocator and sizing rule; every
-value can be overridden in the workload file. A name with a date (`vllm@0.33`) keeps its meaning; a bare one is the newest.
+value can be overridden in the workload file. A name with a version (`vllm@0.33`) keeps its meaning; a bare one is the newest.
+Any version of an engine may be named (`vllm@0.12.0`, `sglang@0.5.6`): it is simulated as the preset that holds for it.
 
 The tables show all settings that have an effect, as they are resolved on one {GPU} with {MODEL}.
 Settings that depend on the GPU or on the model say so. `bench explain FILE` shows the same for a workload of yours, and
@@ -47,6 +48,9 @@ def _names() -> Iterator[str]:
         yield f"| `{name}` | `{full}` |"
     for name, preset in PRESETS.items():
         yield f"| `{name}` | {preset.summary} |"
+    yield ""
+    for engine, steps in SINCE.items():
+        yield f"* {engine}: " + ", ".join(f"from {since} on `{preset}`" for since, preset in steps)
     yield ""
 
 

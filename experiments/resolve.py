@@ -162,7 +162,7 @@ def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec | Device) 
     """The engine that a workload asks for: what the user wrote, over the preset, made consistent."""
     section = workload.engine
     name = section.preset or "vllm"
-    _, preset = find_preset(name)
+    full, preset = find_preset(name)
     base = preset_config(
         name,
         device_memory=gpu.memory_bytes,
@@ -170,6 +170,8 @@ def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec | Device) 
         max_model_len=section.max_model_len or model.max_position,
     )
     draft = _draft(workload, base, preset)
+    if "@" in name and full != name:
+        draft.notices.append(f"engine.preset {name} is simulated as {full} ({preset.summary})")
     draft.own_allocator = _own_allocator(workload, draft)
     settle(draft, preset)
     return _engine(draft), draft

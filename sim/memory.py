@@ -41,7 +41,7 @@ _COLLECTIVE_BYTES = {"switch": 7 * GIB // 4, "link": GIB, "pcie": GIB // 16}
 # twice, their indices in 64, probabilities and sums; vLLM's own kernel for it (vllm-project/vllm#33538) sorts nothing. From
 # peaks that were printed, or what is left beside the weights: vLLM 0.6 and 0.7 35-39 (#10511, #12330, #13882), 0.9 to 0.11
 # 34-36 (#21348, #23278, #27508), 0.30 about 20 (#48037, silybench-data). Elsewhere three copies in 32 bit are assumed.
-_LOGIT_BYTES = {"vllm-v0": 38, "vllm@0.8": 36, "vllm@0.33": 20}
+_LOGIT_BYTES = {"vllm-v0": 38, "vllm@0.8": 36, "vllm@0.14": 20, "vllm@0.33": 20}
 _LOGIT_COPIES = 12
 # CUDA graphs, which vLLM counts since 0.21: 0.13-0.17 GiB up to 16 rows as its start-up lines estimate them, and about half
 # a GiB up to 512 rows, as left over on an H100 (0.30).

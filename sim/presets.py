@@ -6,10 +6,11 @@ newest of its kind. Values that depend on the GPU (vLLM's and SGLang's token bud
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from sim.config import EngineConfig, KVConfig, SchedulerConfig
-from workloads.errors import unknown_name
+from workloads.errors import InputError, unknown_name
 
 _GIB = 1 << 30
 _UNLIMITED = 1 << 24
@@ -44,7 +45,7 @@ _SGL_POLICY = "sglang/srt/managers/schedule_policy.py"
 _TRT_CAPACITY = "tensorrt_llm cpp/batch_manager/capacityScheduler.cpp"
 
 _V1 = Preset(
-    "vLLM v1: running first, chunked prefill, hash-chain prefix cache, recompute",
+    "vLLM 0.8 to 0.13: v1, running first, chunked prefill, hash-chain prefix cache, recompute",
     engine={"host": "vllm", "depth": 1},
     scheduler={
         "name": "chunked-prefill", "gate": "optimistic", "victim": "last-admitted", "requeue": "head", "prefill": "mixed",
@@ -122,6 +123,13 @@ def _derived(base: Preset, summary: str, *, engine=None, scheduler=None, kv=None
     )  # fmt: skip
 
 
+_V1_ASYNC = _derived(
+    _V1,
+    "vLLM 0.14 to 0.19: v1 with asynchronous scheduling",
+    engine={"depth": 2, "stops_ahead": True},
+    sources={"depth": "vllm/config/scheduler.py (async_scheduling)"},
+)
+
 PRESETS: dict[str, Preset] = {
     "static": Preset(
         "static batching: one batch from start to end, prompts padded, slabs of the longest length",
@@ -180,20 +188,23 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "vllm@0.8": _V1,
+    "vllm@0.14": _V1_ASYNC,
     "vllm@0.33": _derived(
-        _V1,
-        "vLLM 0.33: v1 with full-prompt admission and asynchronous scheduling",
-        engine={"depth": 2, "stops_ahead": True},
+        _V1_ASYNC,
+        "vLLM 0.20 to 0.33: v1 with full-prompt admission and asynchronous scheduling",
         scheduler={"gate": "full-prompt"},
         kv={"memory_utilization": 0.92},
-        sources={
-            "scheduler.gate": "vllm/v1/core/kv_cache_manager.py (scheduler_reserve_full_isl)",
-            "depth": "vllm/config/scheduler.py (async_scheduling)",
-        },
+        sources={"scheduler.gate": "vllm/v1/core/kv_cache_manager.py (scheduler_reserve_full_isl)"},
     ),
     "sglang@0.5": _SGLANG,
     "sglang-mixed": _derived(
         _SGLANG, "SGLang with enable_mixed_chunk: prompt pieces beside decodes", scheduler={"prefill": "mixed"}
+    ),
+    "tensorrt-llm@0.5": _derived(
+        _TRT,
+        "TensorRT-LLM to 0.19: engines built ahead, C++ runtime, which plans a step when the last is done",
+        engine={"depth": 1},
+        sources={"depth": "tensorrt_llm cpp/batch_manager/trtGptModelInflightBatching.cpp"},
     ),
     "tensorrt-llm@1.2": _TRT,
     "tensorrt-llm-chunked": _derived(
@@ -245,16 +256,41 @@ NEWEST = {
 }
 
 
+SINCE: dict[str, list[tuple[str, str]]] = {
+    "vllm": [("0.1", "vllm-v0"), ("0.8", "vllm@0.8"), ("0.14", "vllm@0.14"), ("0.20", "vllm@0.33")],
+    "sglang": [("0.4", "sglang@0.5")],
+    "tensorrt-llm": [("0.5", "tensorrt-llm@0.5"), ("0.20", "tensorrt-llm@1.2")],
+}
+"""Engine → (version, the preset that holds from it on), in order: so that any version may be named."""
+
+
 def find_preset(name: str) -> tuple[str, Preset]:
-    """The preset of that name; a bare name gives the newest.
+    """The preset of that name; a bare name gives the newest, one with an engine's version the one that holds for it.
 
     Raises:
         InputError: no such preset.
     """
     full = NEWEST.get(name, name)
     if full not in PRESETS:
-        raise unknown_name("preset", name, [*PRESETS, *NEWEST])
+        full = _of_version(name)
     return full, PRESETS[full]
+
+
+def _of_version(name: str) -> str:
+    """The preset of an engine's version, as in `vllm@0.12.0`."""
+    engine, _, version = name.partition("@")
+    numbers = re.match(r"v?(\d+)\.(\d+)", version)
+    if engine not in SINCE or not numbers:
+        raise unknown_name("preset", name, [*PRESETS, *NEWEST])
+    asked = int(numbers[1]), int(numbers[2])
+    held = [preset for since, preset in SINCE[engine] if tuple(map(int, since.split("."))) <= asked]
+    if not held:
+        oldest = SINCE[engine][0]
+        raise InputError(
+            f"{name!r} is older than what is simulated of {engine} ({oldest[0]} and later)",
+            hint=f"{oldest[1]} is the nearest",
+        )
+    return held[-1]
 
 
 def preset_config(name: str, *, device_memory: float, is_a100: bool = False, max_model_len: int = 0) -> EngineConfig:

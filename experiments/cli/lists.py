@@ -168,9 +168,12 @@ def _gpus() -> list[Row]:
 
 
 def _presets() -> list[Row]:
-    from sim.presets import NEWEST, PRESETS
+    from sim.presets import NEWEST, PRESETS, SINCE
 
-    newest = [{"name": name, "about": f"the newest: {full}"} for name, full in NEWEST.items()]
+    newest = [
+        {"name": name, "about": f"the newest: {full}" + ("; any version may be named: " + name + "@X.Y" if name in SINCE else "")}
+        for name, full in NEWEST.items()
+    ]
     return [*newest, *({"name": name, "about": preset.summary} for name, preset in PRESETS.items())]
 
 

@@ -13,7 +13,7 @@ from sim.kv import ALLOCATORS, SLABS
 from sim.kv.base import NO_HIT
 from sim.kv.contiguous import ContiguousAllocator, FirstFit
 from sim.kv.radix import RadixAllocator
-from sim.presets import NEWEST, PRESETS, find_preset, preset_config
+from sim.presets import NEWEST, PRESETS, SINCE, find_preset, preset_config
 from sim.schedulers import GATES, POLICIES, SCHEDULERS, VICTIMS, make_queue
 from sim.schedulers.victims import LastAdmitted, LowestPriority
 from workloads.errors import InputError
@@ -186,6 +186,28 @@ def test_every_setting_and_source_of_a_preset_is_the_name_of_a_field(name: str) 
     for key in {*preset.sources, *preset.refuses} - {"*"}:
         section, _, field_name = key.rpartition(".")
         assert field_name in {field.name for field in fields(known[section or "engine"])}, key
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("vllm@0.6.3.post1", "vllm-v0"), ("vllm@0.8.5", "vllm@0.8"), ("vllm@0.12.0", "vllm@0.8"), ("vllm@v0.14.1", "vllm@0.14"),
+        ("vllm@0.20.0", "vllm@0.33"), ("vllm@1.2", "vllm@0.33"), ("sglang@0.5.6.post2", "sglang@0.5"),
+        ("tensorrt-llm@0.14.0", "tensorrt-llm@0.5"), ("tensorrt-llm@1.0.0rc3", "tensorrt-llm@1.2"),
+    ],
+)  # fmt: skip
+def test_any_version_of_an_engine_may_be_named(name: str, preset: str) -> None:
+    assert find_preset(name)[0] == preset
+
+
+def test_versions_that_are_not_simulated_or_none() -> None:
+    with pytest.raises(InputError, match="older than what is simulated of sglang"):
+        find_preset("sglang@0.3.2")
+    for wrong in ("vllm@newest", "orca@1.0", "vllm@"):
+        with pytest.raises(InputError, match="unknown preset"):
+            find_preset(wrong)
+    for steps in SINCE.values():
+        assert all(preset in PRESETS for _, preset in steps)
 
 
 def test_bare_names_are_the_newest() -> None:
