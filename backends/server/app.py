@@ -20,6 +20,7 @@ from backends.server.errors import ApiError
 from backends.server.exposition import CONTENT_TYPE, MeterCollector, exposed, registry_of
 from backends.server.generating import Generating
 from backends.server.meter import Meter
+from backends.server.upload import ClientGone, body_of
 
 
 class App:
@@ -46,7 +47,7 @@ class App:
             Route("/detokenize", pages.detokenize, methods=["POST"]),
             *(Route(path, page, methods=["POST"]) for path, page in self._generating.items()),  # for other methods: 405
         ]  # fmt: skip
-        handlers = {ApiError: _told, HTTPException: _told, Exception: _fault}
+        handlers = {ApiError: _told, HTTPException: _told, ClientGone: _nothing, Exception: _fault}
         others = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=handlers)
         others.add_middleware(Counted, meter=served.meter)
         self._others = others
@@ -74,6 +75,17 @@ async def _told(request: Request, error: Exception) -> Response:
         error = ApiError(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
     assert isinstance(error, ApiError)
     return Response(error.body(), error.status, media_type="application/json")
+
+
+async def _nothing(request: Request, error: Exception) -> Response:
+    return _Unsaid()
+
+
+class _Unsaid(Response):
+    """Says nothing: nobody listens."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Nothing is sent."""
 
 
 async def _fault(request: Request, error: Exception) -> Response:
@@ -145,7 +157,7 @@ class Pages:
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a prompt or of messages."""
-        body = parsed(Tokenize, await request.body())
+        body = parsed(Tokenize, await body_of(request, self.served.max_len))
         check_model(self.served, body.model)
         words = self.served.words
         if (body.prompt is None) == (body.messages is None):
@@ -160,7 +172,7 @@ class Pages:
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        body = parsed(Detokenize, await request.body())
+        body = parsed(Detokenize, await body_of(request, self.served.max_len))
         check_model(self.served, body.model)
         check_ids(self.served, body.tokens)
         return JSONResponse({"prompt": self.served.words.decode(body.tokens)})

@@ -15,14 +15,20 @@ _EXPECTED = {
     "messages": "a list of {role, content}, content text or parts of text",
 }
 
+MOST_STOPS = 64
+"""Texts that may end an answer: each is looked for in all that is said (OpenAI allows 4)."""
+
 Id = Annotated[int, Field(strict=True, ge=0)]
 Count = Annotated[int, Field(ge=0)]
+# At the first item that is wrong the rest is not looked at: to tell of a million costs seconds, in which no stream goes on.
+Ids = Annotated[list[Id], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
 
 
 class Body(BaseModel):
-    """A JSON object; keys that mean nothing here are let pass, as vLLM does."""
+    """A JSON object; keys that mean nothing here are let pass, as vLLM does. Numbers are finite."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     model: str | None = None
 
@@ -49,20 +55,20 @@ class Generation(Body):
     ignore_eos: bool = False
     n: int | None = 1
     best_of: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Id] | None = None
+    stop: str | Texts | None = None
+    stop_token_ids: Ids | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: int | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     presence_penalty: float | None = 0.0
     frequency_penalty: float | None = 0.0
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, Any] | None = None
     seed: int | None = None
-    priority: int = 0
+    priority: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] = 0
     prompt_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
 
@@ -96,6 +102,8 @@ class Generation(Body):
             if asked:
                 only = " other than 1" if name in ("n", "best_of") else ""
                 raise ApiError(f"this server does not support {name}{only}", param=name)
+        if len(self.stops) > MOST_STOPS:
+            raise ApiError(f"at most {MOST_STOPS} texts may end an answer, got {len(self.stops):,}", param="stop")
         if self.stream_options is not None and not self.stream:
             raise ApiError("stream_options need stream: true", param="stream_options")
         if self.limit is not None and self.min_tokens > self.limit:
@@ -121,7 +129,7 @@ class Generation(Body):
 class Completion(Generation):
     """The body of `/v1/completions`."""
 
-    prompt: str | list[Id] | list[str] | list[list[Id]]
+    prompt: str | Ids | Texts | Annotated[list[Ids], Field(fail_fast=True)]
     echo: bool | None = False
     suffix: str | None = None
     logprobs: int | None = None
@@ -149,7 +157,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
     def plain(self) -> Message:
         """The message with its text in one piece.
@@ -168,10 +176,13 @@ class ChatMessage(BaseModel):
         return {"role": self.role, "content": content}
 
 
+Messages = Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+
+
 class Chat(Generation):
     """The body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = False
     tools: list[Any] | None = None
@@ -195,7 +206,7 @@ class Tokenize(Body):
     """The body of `/tokenize`: a prompt, or messages."""
 
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = True
     return_token_strs: bool | None = False
 
@@ -203,7 +214,7 @@ class Tokenize(Body):
 class Detokenize(Body):
     """The body of `/detokenize`."""
 
-    tokens: list[Id]
+    tokens: Ids
 
 
 def parsed(kind: type[Some], data: bytes) -> Some:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 _TYPES = {
-    400: "BadRequestError", 404: "NotFoundError", 405: "MethodNotAllowed", 429: "RateLimitError", 500: "InternalServerError",
-    503: "ServiceUnavailableError",
+    400: "BadRequestError", 404: "NotFoundError", 405: "MethodNotAllowed", 413: "RequestEntityTooLarge", 429: "RateLimitError",
+    500: "InternalServerError", 503: "ServiceUnavailableError",
 }  # fmt: skip
+_LONGEST = 1000  # characters of a message: what a client sent may be in it, and is as long as the client likes
 
 
 class ApiError(Exception):
@@ -21,6 +22,7 @@ class ApiError(Exception):
     """
 
     def __init__(self, message: str, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+        message = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 1]}…"
         super().__init__(message)
         self.message, self.status, self.param, self.code = message, status, param, code
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
@@ -15,8 +17,10 @@ from backends.server.bodies import Chat, Completion, Generation, parsed
 from backends.server.desk import Desk, Served, check_ids, check_model, limits, read
 from backends.server.detokenise import TextStream
 from backends.server.errors import ApiError
+from backends.server.upload import ClientGone, body_of
 
 COMPLETION_TOKENS = 16  # where a client of `/v1/completions` says nothing: OpenAI's default, and vLLM's
+LONG = 1 << 16  # characters of a prompt for which a tokenizer takes tens of milliseconds
 _STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 _JSON = (b"content-type", b"application/json")
 
@@ -31,12 +35,15 @@ class Generating:
 
     def __init__(self, served: Served, desk: Callable[[], Desk], kind: type[Completion] | type[Chat]) -> None:
         self._served, self._desk, self._kind = served, desk, kind
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")  # has no thread until it is needed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrived = self._served.clock.now()
         reply = Reply(send)
         try:
             await self._answer(Request(scope, receive), reply, arrived)
+        except ClientGone:
+            pass
         except ApiError as error:
             await reply.fail(error)
         except Exception as error:
@@ -48,8 +55,11 @@ class Generating:
                 self._served.meter.responded(scope["path"], scope["method"], reply.status)
 
     async def _answer(self, request: Request, reply: Reply, arrived: float) -> None:
-        body = parsed(self._kind, await request.body())
-        asks, choices, shape = self._read(body, arrived)
+        body = parsed(self._kind, await body_of(request, self._served.max_len))
+        check_model(self._served, body.model)
+        body.check()
+        prompts = await self._prompts(body)
+        asks, choices, shape = self._asks(body, prompts, arrived)
         desk = self._desk()
         mailbox = desk.send(asks)
         over = False
@@ -65,20 +75,36 @@ class Generating:
             if not over:
                 desk.drop(asks)
 
-    def _read(self, body: Generation, arrived: float) -> tuple[list[Ask], list[Choice], Shape]:
+    async def _prompts(self, body: Generation) -> list[list[int]]:
+        """Token ids of every prompt. Long texts are read in a thread, so that no stream waits for them.
+
+        Raises:
+            ApiError: a text cannot be read.
+        """
+        words = self._served.words
+        if isinstance(body, Chat):
+            messages = body.plain()
+            return [await self._text(sum(len(each["content"]) for each in messages), words.chat, messages)]
+        return [
+            await self._text(len(each), words.encode, each) if isinstance(each, str) else each
+            for each in body.prompts()
+        ]
+
+    async def _text(self, length: int, reader: Callable[..., list[int]], *given: Any) -> list[int]:
+        if length < LONG:
+            return read(reader, *given)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read, reader, *given)
+
+    def _asks(
+        self, body: Generation, prompts: list[list[int]], arrived: float
+    ) -> tuple[list[Ask], list[Choice], Shape]:
         """What the body asks for.
 
         Raises:
             ApiError: it cannot be served.
         """
         served, words = self._served, self._served.words
-        check_model(served, body.model)
-        body.check()
-        if isinstance(body, Chat):
-            prompts, default = [read(words.chat, body.plain())], None
-        else:
-            prompts = [read(words.encode, each) if isinstance(each, str) else each for each in body.prompts()]
-            default = COMPLETION_TOKENS
+        default = None if isinstance(body, Chat) else COMPLETION_TOKENS
         mailbox, asks, choices = Mailbox(), [], []
         for index, ids in enumerate(prompts):
             check_ids(served, ids)

@@ -250,6 +250,7 @@ class EngineLoop(threading.Thread):
         line = self._line
         while line and line[0][0] <= now:
             at, row, ask = heappop(line)
+            self._meter.asked(ask.max_tokens)
             try:
                 request = self._side.request(ask)
                 reason = self._engine.submit(request, at)
@@ -257,7 +258,6 @@ class EngineLoop(threading.Thread):
                 reason = str(error)
             if reason is None:
                 self._open[row] = _Open(ask, held=[] if self._held_back else None)
-                self._meter.asked(len(ask.prompt), ask.max_tokens)
             else:
                 self._refuse(ask, reason)
 
@@ -267,6 +267,10 @@ class EngineLoop(threading.Thread):
 
     def _cancel(self, now: float) -> None:
         cancelled = self._cancelled
+        for _, row, ask in self._line:
+            if row in cancelled:
+                self._meter.asked(ask.max_tokens)
+                self._meter.left(ABORT)
         if any(row in cancelled for _, row, _ in self._line):
             self._line = sorted(entry for entry in self._line if entry[1] not in cancelled)
         for row in cancelled:

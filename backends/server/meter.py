@@ -142,8 +142,8 @@ class Meter:
 
     # --- written by the engine's thread
 
-    def asked(self, prompt: int, max_tokens: int) -> None:
-        """A request joined the engine's queue."""
+    def asked(self, max_tokens: int) -> None:
+        """A request is here. Each is counted once more when it has finished, was refused, or left."""
         self.declared.add(max_tokens)
 
     def refused(self) -> None:

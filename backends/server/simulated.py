@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from bisect import bisect_left
 from dataclasses import replace
+from itertools import accumulate
 
 from backends.server.asks import LENGTH, STOP, Ask
 from backends.server.filler import FillerExecutor, filler
@@ -29,6 +31,7 @@ class SimulatedSide:
 
     def __init__(self, executor: FillerExecutor, words: Words) -> None:
         self._executor, self._words = executor, words
+        self._texts: dict[tuple[int, bool], str] = {}  # of fillers
 
     def request(self, ask: Ask) -> Request:
         """What the engine gets, once the executor has been told what it contains."""
@@ -48,13 +51,24 @@ class SimulatedSide:
         return self._executor.decoded
 
     def _stopped(self, key: int, length: int, least: int, stops: tuple[str, ...]) -> int:
-        """After how many tokens one of the texts is complete; 0: never."""
-        text = ""
-        for place in range(least, length):
-            text += self._words.decode([filler(self._words.fillers, key, place)])
-            if any(stop in text for stop in stops):
-                return place + 1
-        return 0
+        """After how many tokens one of the texts is complete; 0: never. Looked for in all of the answer at once, since the
+        engine waits meanwhile."""
+        fillers = self._words.fillers
+        said = [self._said(filler(fillers, key, place), not place) for place in range(least, length)]
+        text = "".join(said)
+        ends = [at + len(stop) for stop in stops if (at := text.find(stop)) >= 0]
+        if not ends:
+            return 0
+        return least + 1 + bisect_left(list(accumulate(map(len, said))), min(ends))
+
+    def _said(self, token: int, first: bool) -> str:
+        """What a filler adds to a text: some tokenizers leave a blank before the first word out."""
+        words, known = self._words, self._texts
+        if (token, first) not in known:
+            alone = words.decode([token])
+            known[token, True] = alone
+            known[token, False] = words.decode([token, token]).removeprefix(alone)
+        return known[token, first]
 
     def finish(self, seq: Sequence) -> str:
         """Why an answer ended."""
