@@ -163,6 +163,8 @@ def _target(
     from experiments.workload_file import parse_override
     from workloads.errors import InputError, Place, unknown_name
 
+    if backend is None and base_url is not None:
+        backend = REMOTE
     if backend is None or backend == "sim":
         given = {"--model": model, "--load": load, "--base-url": base_url, "--requests": requests, "--set": settings}
         if key := next((key for key, value in given.items() if value), None):

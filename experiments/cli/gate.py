@@ -65,6 +65,7 @@ def gate(
     bencher: Bencher = None,
     settings: options.Set = None,
     backend: options.Backend = None,
+    base_url: options.BaseUrl = None,
     seed: options.Seed = None,
     out: options.Out = None,
     overwrite: options.Overwrite = False,
@@ -87,6 +88,7 @@ def gate(
       bench gate ci.yaml --baseline ci-baseline.json --github --summary "$GITHUB_STEP_SUMMARY" --junit gate.xml
       bench gate runs/try-1 runs/try-2 runs/try-3 --baseline measured.json
       bench gate ci.yaml --backend torch --repeat 5 --baseline measured.json
+      bench gate ci.yaml --base-url http://localhost:8000 --repeat 5 --baseline measured.json
       bench gate vllm-result.json --baseline measured.json
     """
     from workloads.errors import TwinserveError
@@ -100,7 +102,7 @@ def gate(
         against = None if update else (expected, baseline)
         how = Running(
             settings, backend, seed, repeat, out, overwrite, want_speed, against, other_target,
-            intervals=bencher is not None,
+            intervals=bencher is not None, base_url=base_url,
         )  # fmt: skip
         subjects = [subject for path in runs for subject in _subjects(path, how)]
         if update:
@@ -137,10 +139,15 @@ class Running:
     against: tuple[Baseline, Path] | None
     other_target: bool = False
     intervals: bool = False
+    base_url: str | None = None
 
     def touches(self) -> bool:
         """Whether anything was asked for that a finished run cannot have."""
-        return bool(self.settings or self.backend or self.repeat > 1) or self.seed is not None or self.out is not None
+        return (
+            bool(self.settings or self.backend or self.base_url or self.repeat > 1)
+            or self.seed is not None
+            or self.out is not None
+        )
 
 
 def _check_options(update: bool, reason: str, exact: bool | None) -> None:
@@ -195,7 +202,7 @@ def _run(path: Path, how: Running) -> list[Subject]:
     from reports.subject import Subject
     from workloads.errors import InputError
 
-    workload = options.load(path, how.settings, backend=how.backend, seed=how.seed)
+    workload = options.load(path, how.settings, backend=how.backend, seed=how.seed, base_url=how.base_url)
     if workload.sweep:
         raise workload.error("sweep", "a gate looks at one run, not at a sweep", "remove the sweep: --set sweep=null")
     real = workload.backend.name in WALL

@@ -26,7 +26,7 @@ Load = Annotated[
 ]
 BaseUrl = Annotated[
     str | None,
-    typer.Option("--base-url", metavar="URL", help="Override backend.base_url: the server that backend http asks."),
+    typer.Option("--base-url", metavar="URL", help="Ask the server at this address (backend http)."),
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Override seed.")]
 Out = Annotated[
@@ -75,12 +75,16 @@ def overrides(
     base_url: str | None = None,
     over: list[str] | None = None,
 ) -> list[Override]:
-    """What the command line sets, in the order in which it counts; see `load`."""
+    """What the command line sets, in the order in which it counts; see `load`. An address of a server means backend http."""
     from experiments.workload_file import Override, parse_override
     from workloads.errors import Place
 
+    asked = "--backend"
+    if base_url is not None and backend is None:
+        named = any(text.replace(" ", "").startswith("backend.name=") for text in settings or [])
+        backend, asked = (None if named else "http"), "--base-url"
     named = (
-        (("backend", "name"), "--backend", backend),
+        (("backend", "name"), asked, backend),
         (("backend", "gpu"), "--gpu", gpu),
         (("backend", "load"), "--load", weights),
         (("backend", "base_url"), "--base-url", base_url),

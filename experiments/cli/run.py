@@ -52,7 +52,7 @@ def run(
       bench run workload.yaml --json | jq .summary.output_throughput
       bench run workload.yaml --backend torch --set model=./my-model
       bench run workload.yaml --backend torch --load dummy
-      bench run workload.yaml --backend http --base-url http://localhost:8000
+      bench run workload.yaml --base-url http://localhost:8000
     """
     workload = options.load(file, settings, backend=backend, gpu=gpu, seed=seed, weights=load, base_url=base_url)
     draws = _draws(workload, intervals)

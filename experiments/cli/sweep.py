@@ -46,6 +46,7 @@ def sweep(
     backend: options.Backend = None,
     gpu: options.Gpu = None,
     load: options.Load = None,
+    base_url: options.BaseUrl = None,
     seed: options.Seed = None,
     settings: options.Set = None,
     step: options.Step = False,
@@ -71,9 +72,12 @@ def sweep(
       bench sweep workload.yaml --over load.concurrency='1..64 log2' --figures svg --figures pdf
       bench sweep workload.yaml --ray ray://head:10001
       bench sweep workload.yaml --backend torch --set model=./my-model --over load.concurrency=1,2,4
+      bench sweep workload.yaml --base-url http://localhost:8000 --set load.mode=closed --over load.concurrency='1..64 log2'
     """
     kinds = _figure_kinds(figures)
-    workload = options.load(file, settings, over=over, backend=backend, gpu=gpu, seed=seed, weights=load)
+    workload = options.load(
+        file, settings, over=over, backend=backend, gpu=gpu, seed=seed, weights=load, base_url=base_url
+    )
     run_and_show(
         workload, out, workers=workers, step=step, overwrite=overwrite, json=json, quiet=quiet, ray=ray, figures=kinds
     )

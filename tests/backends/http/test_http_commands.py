@@ -54,7 +54,7 @@ def test_what_changes_the_engine_cannot() -> None:
     [
         (["--backend", "http"], "needs the address of a server"),
         (["--backend", "torch", "--base-url", "http://x"], "backend torch asks no server"),
-        (["--base-url", "http://x"], "is for a real model"),
+        (["--backend", "sim", "--base-url", "http://x"], "is for a real model"),
         (["--backend", "httpx"], "unknown backend"),
     ],
 )
@@ -63,13 +63,42 @@ def test_options_that_do_not_go_together(options: list[str], words: str) -> None
     assert done.exit_code == 2 and words in done.stderr
 
 
+def small_workload(folder: Path, **more: object) -> Path:
+    """A file that simulates three requests, until it is told of a server."""
+    file = folder / "w.yaml"
+    traffic = {"synthetic": {"requests": 3, "input_tokens": 8, "output_tokens": 2}}
+    whole = {"model": "meta-llama/Meta-Llama-3-8B", "backend": {"name": "sim", "gpu": "l4"}, "traffic": traffic}
+    file.write_text(json.dumps(whole | more))
+    return file
+
+
+def test_an_address_is_enough(tmp_path: Path) -> None:
+    """`--base-url` means backend http, for whatever runs a workload; one that is named otherwise wins."""
+    file, baseline = small_workload(tmp_path), str(tmp_path / "base.json")
+    with running(FakeServer()) as server:
+        for command in (
+            ["run", "--out", str(tmp_path / "run")],
+            ["sweep", "--set", "load.mode=closed", "--over", "load.concurrency=1,2", "--out", str(tmp_path / "sweep")],
+            ["gate", "--baseline", baseline, "--update"],
+            ["gate", "--baseline", baseline, "--other-target", "--out", str(tmp_path / "gate")],
+        ):
+            before = len(server.calls)
+            done = CliRunner().invoke(app, [command[0], str(file), "--base-url", server.url, *command[1:]])
+            assert done.exit_code in (0, 1), done.output  # a gate may well find two runs of 3 requests different
+            assert len(server.calls) > before, command
+        before = len(server.calls)
+        for option in (["--backend", "sim"], ["--set", "backend.name=sim"]):
+            done = CliRunner().invoke(
+                app, ["run", str(file), "--base-url", server.url, "--out", str(tmp_path / option[1]), *option]
+            )
+            assert done.exit_code == 0 and len(server.calls) == before
+    done = CliRunner().invoke(app, ["gate", str(tmp_path / "run"), "--base-url", server.url, "--baseline", baseline])
+    assert done.exit_code == 2 and "options cannot change" in done.stderr
+
+
 def test_exit_codes_of_a_run(tmp_path: Path) -> None:
     """0 good, 3 when every request failed; the run is kept either way."""
-    file = tmp_path / "w.yaml"
-    traffic = {"synthetic": {"requests": 3, "input_tokens": 8, "output_tokens": 2}}
-    file.write_text(
-        json.dumps({"model": "meta-llama/Meta-Llama-3-8B", "backend": {"name": "sim", "gpu": "l4"}, "traffic": traffic})
-    )
+    file = small_workload(tmp_path)
 
     async def busy(call: Call) -> None:
         if call.server.calls[1:]:
