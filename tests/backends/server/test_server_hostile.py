@@ -54,12 +54,13 @@ def heads(port: int, data: bytes, *, end: bool) -> bytes:
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize", "/detokenize"])
 def test_who_hangs_up_before_the_body_is_whole_is_no_fault(
-    client: Client, served: Served, caplog: pytest.LogCaptureFixture, path: str
+    client: Client, served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     def counted() -> int:
         return sum(times for (about, _, _), times in served.meter.http.items() if about == path)
 
     before = counted()
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     with caplog.at_level(logging.WARNING):
         assert (
             heads(client.port, f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{{".encode(), end=True)
