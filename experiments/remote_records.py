@@ -87,11 +87,11 @@ def see_inside(found: Found, watch: Watch, end: float) -> None:
     times = np.array(watch.times)
     pool = watch.pool_tokens or 0
     for name, column, scale in ((RUNNING, "running", 1.0), (WAITING, "waiting", 1.0), (KV_USE, "kv_used", float(pool))):
-        values = np.array(watch.seen.get(name, [])) * scale
+        values = np.array(watch.seen.get(name, []) if scale else []) * scale
         if len(values) and np.isfinite(values).all():
             setattr(t, column, np.maximum(mean_between(times, values, edges), 0.0))
     if pool:
-        t.kv_free = np.maximum(pool - t.kv_used, 0.0)
+        t.kv_free = np.maximum(pool - t.kv_used, 0.0)  # what holds a cached prefix is in it: nobody tells that
 
 
 def _nothing_seen(size: int) -> Client:

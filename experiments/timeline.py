@@ -43,7 +43,8 @@ def build_timeline(engine: Engine, requests: Requests, tokens: TokenTimes, end: 
 
 
 def client_timeline(requests: Requests, tokens: TokenTimes, until: np.ndarray, end: float) -> Timeline:
-    """What a client sees of a server over time: requests sent, in flight and finished, and tokens. What it cannot see is 0.
+    """What a client sees of a server over time: requests sent, in flight and finished, and tokens. What it cannot see is 0,
+    and NaN for the KV pool.
 
     Args:
         until: when each request was over, in whatever way; NaN for one that was not at the end.
@@ -53,7 +54,8 @@ def client_timeline(requests: Requests, tokens: TokenTimes, until: np.ndarray, e
     edges = np.minimum(np.arange(count + 1) * width, max(end, width * 1e-9))
     sent = np.isfinite(requests.sent)
     over = until[sent & np.isfinite(until)]
-    unseen = {name: np.zeros(count) for name in ("waiting", *_STATES, "busy")}
+    unseen = {name: np.full(count, np.nan) if name.startswith("kv_") else np.zeros(count) for name in
+              ("waiting", *_STATES, "busy")}  # fmt: skip
     nothing = {name: np.zeros(count, np.int64) for name in (
         "steps", "prefill_tokens", "decode_tokens", "refused", "preemptions", "cached_tokens",
     )}  # fmt: skip

@@ -16,6 +16,8 @@ from workloads.errors import InputError, Place
 
 UNKNOWN_IN_SIMULATION = ("device_seconds", "host_seconds")
 """Columns of the timeline that only a real engine fills; NaN otherwise."""
+UNKNOWN_FROM_OUTSIDE = tuple(f"kv_{kind}" for kind in ("used", "cached", "reserved", "internal", "external", "free"))
+"""Columns of the timeline that a server's client cannot see, where the server does not tell them; NaN then."""
 _INT, _FLOAT, _TEXT = np.int64, np.float64, np.object_
 
 
@@ -45,7 +47,7 @@ STEPS = Table("steps.parquet", {"step_ends": _FLOAT})
 TIMELINE = Table(
     "timeline.parquet",
     dict.fromkeys(("time", "running", "waiting", "swapped"), _FLOAT)
-    | {f"kv_{kind}": _FLOAT for kind in ("used", "cached", "reserved", "internal", "external", "free")}
+    | dict.fromkeys(UNKNOWN_FROM_OUTSIDE, _FLOAT)
     | dict.fromkeys(("steps", "prefill_tokens", "decode_tokens", "output_tokens", "arrivals", "finished"), _INT)
     | dict.fromkeys(("refused", "preemptions", "cached_tokens"), _INT)
     | dict.fromkeys(("busy", *UNKNOWN_IN_SIMULATION), _FLOAT),

@@ -143,10 +143,10 @@ def _engine(s: dict) -> list[tuple[str, str]]:
         rows.append(("Recomputed tokens", number(s["recomputed_tokens"])))
         rows.append(("Prefix hit rate", share(s["prefix_hit_rate"])))
     if s["kv_used_mean"] is not None:
-        wasted = sum(s[f"kv_{kind}_mean"] for kind in ("reserved", "internal", "external"))
         rows.append(("KV pool used, mean / peak", f"{share(s['kv_used_mean'])} / {share(s['kv_used_peak'])}"))
-        if s["engine_steps"]:
-            rows.append(("KV pool reserved or wasted, mean", share(wasted)))
+        wasted = [s[f"kv_{kind}_mean"] for kind in ("reserved", "internal", "external")]
+        if s["engine_steps"] and None not in wasted:
+            rows.append(("KV pool reserved or wasted, mean", share(sum(wasted))))
     return rows
 
 

@@ -79,7 +79,7 @@ def _drawers(data: RunData) -> dict[str, Any]:
         found |= {"throughput": lambda axes: _throughput(axes, thin), "queue": lambda axes: _queue(axes, thin)}
         if data.timeline.steps.any():
             found["batch"] = lambda axes: _batch(axes, thin)
-        if data.info.get("kv_pool_tokens"):
+        if data.info.get("kv_pool_tokens") and np.isfinite(data.timeline.kv_used).all():
             found["kv"] = lambda axes: _kv(axes, thin, float(data.info["kv_pool_tokens"]))
     if hit_rates(data) is not None:
         found["hits"] = lambda axes: _hits(axes, data)
@@ -171,7 +171,7 @@ def _batch(axes: Any, t: Thinned) -> None:
 
 
 def _kv(axes: Any, t: Thinned, pool: float) -> None:
-    kinds = [k for k in KV_KINDS if k != "free" and (k == "used" or t.mean(f"kv_{k}").any())]
+    kinds = [k for k in KV_KINDS if k != "free" and (k == "used" or np.nan_to_num(t.mean(f"kv_{k}")).any())]
     layers = [t.mean(f"kv_{k}") / pool * 100 for k in kinds]
     _stack(axes, t, layers, kinds, [_KV[k] for k in kinds], "% of the KV pool")
     axes.set_ylim(0, 100)

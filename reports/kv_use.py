@@ -19,15 +19,15 @@ def kv_use(data: RunData) -> dict:
 
     Returns:
         `kv_pool_tokens`, `kv_pool_bytes`, and for every kind `kv_<kind>_mean`, `kv_<kind>_peak` (shares, 0 … 1) and
-        `kv_<kind>_mean_bytes`; None where there is no pool or no timeline.
+        `kv_<kind>_mean_bytes`; None where there is no pool or no timeline, or nobody saw that kind.
     """
     pool = int(data.info.get("kv_pool_tokens") or 0)
     size = data.info.get("kv_bytes_per_token") or 0
     summary: dict = {"kv_pool_tokens": pool or None, "kv_pool_bytes": int(pool * size) or None}
     width = bucket_widths(data)
-    known = bool(pool and len(width))
     for kind in KINDS:
         tokens = getattr(data.timeline, f"kv_{kind}")
+        known = bool(pool and len(width) and np.isfinite(tokens).all())
         mean = float(np.dot(tokens, width) / width.sum()) if known else None
         summary[f"kv_{kind}_mean"] = mean / pool if known else None
         summary[f"kv_{kind}_peak"] = float(tokens.max()) / pool if known else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.columns import REQUESTS, STEPS, TIMELINE, TOKENS, UNKNOWN_IN_SIMULATION
+from reports.columns import REQUESTS, STEPS, TIMELINE, TOKENS, UNKNOWN_FROM_OUTSIDE, UNKNOWN_IN_SIMULATION
 from reports.run_data import FINISHED, STATUSES, Requests, RunData, Timeline, TokenTimes
 from workloads.errors import InputError, Place
 
@@ -119,9 +119,10 @@ def _bad_timeline(t: Timeline) -> Iterator[tuple[str, np.ndarray, str]]:
     late = np.zeros(len(t.time), bool)
     late[1:] = np.diff(t.time) <= 0
     yield "time", late, "is not after the bucket in front of it"
+    unknown = UNKNOWN_IN_SIMULATION if t.steps.any() else (*UNKNOWN_IN_SIMULATION, *UNKNOWN_FROM_OUTSIDE)
     for name in TIMELINE.columns:
         values = getattr(t, name)
-        if name in UNKNOWN_IN_SIMULATION and np.isnan(values).all():
+        if name in unknown and np.isnan(values).all():
             continue
         yield name, ~np.isfinite(values) | (values < -SLACK), "is not a number of at least 0"
 

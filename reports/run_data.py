@@ -99,7 +99,7 @@ class Timeline:
         running, waiting, swapped: float64, mean numbers of sequences.
         kv_used, kv_cached, kv_reserved, kv_internal, kv_external, kv_free: float64, mean tokens of KV: live; free but
             holding a cached prefix; set aside for tokens that will come; never to be used inside a block or slab; free
-            but unusable in holes; truly free. They add up to the pool.
+            but unusable in holes; truly free. They add up to the pool. NaN where nobody saw it: of a server from outside.
         steps: int64, engine steps. prefill_tokens, decode_tokens: int64, tokens computed.
         output_tokens: int64, tokens handed out. arrivals, finished, refused, preemptions: int64.
         cached_tokens: int64, prompt tokens served from cache.

@@ -72,6 +72,7 @@ def curves(
     spots = [s for curve in lines for s in curve.spots]
     if not spots:
         return empty(key, title, "no point of the sweep has this figure")
+    lines = [curve for curve in lines if curve.spots]  # others would be names in the legend alone
     x = across(*_span([s.x for s in spots], log_x, x_labels), log_x)
     limit = [marks.limit[0]] if marks.limit else []
     reach = [end for s in spots for end in s.ends or () if end > 0 or not log_y]

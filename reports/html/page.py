@@ -163,7 +163,7 @@ def _kv_rows(s: dict) -> list[tuple[str, str, str, str]]:
     return [
         (words.get(kind, kind), share(s[f"kv_{kind}_mean"]), size(s[f"kv_{kind}_mean_bytes"], "–"),
          share(s[f"kv_{kind}_peak"]))
-        for kind in KINDS
+        for kind in KINDS if s[f"kv_{kind}_mean"] is not None
     ]  # fmt: skip
 
 

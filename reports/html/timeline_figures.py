@@ -163,13 +163,13 @@ def _steps(t: Thinned) -> Figure:
 def _kv(data: RunData, t: Thinned) -> Figure:
     pool = data.info.get("kv_pool_tokens") or 0
     title = "KV cache occupancy"
-    if not pool:
+    if not pool or not np.isfinite(t.line.kv_used).all():
         return stacked("kv", title, np.zeros(0), [], "% of the pool")
     series = []
     for kind in KINDS:
         values = t.mean(f"kv_{kind}") / pool * 100
         # a kind that never showed adds nothing but a line to the legend
-        if kind in ("used", "free") or values.any():
+        if kind in ("used", "free") or np.nan_to_num(values).any():
             series.append(Series(_KV_NAMES[kind], values, _KV_SHADES[kind]))
     note = f"pool of {number(pool)} tokens"
     if data.info.get("kv_bytes_per_token"):

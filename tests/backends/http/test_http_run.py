@@ -19,6 +19,7 @@ pytest.importorskip("aiohttp")
 
 from experiments import runner
 from experiments.workload_file import load_workload
+from reports.compare.comparison import figure_of
 from reports.metrics import summarize
 from reports.run_data import RunData
 from reports.run_folder import read_run, write_run
@@ -426,3 +427,19 @@ def test_a_servers_own_figures_are_in_the_timeline(tmp_path: Path) -> None:
     assert np.allclose(data.timeline.running, 4) and np.allclose(data.timeline.waiting, 2)
     assert data.host["client"]["server_counters"] == {"preemptions": 0}
     assert summarize(data)["kv_used_mean"] == pytest.approx(0.5)
+
+
+def test_what_nobody_sees_of_the_kv_pool_is_unknown_not_nothing(tmp_path: Path) -> None:
+    """A comparison with a simulation must not say that a server wastes nothing."""
+    text = 'vllm:kv_cache_usage_perc 0.5\nvllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+    data = run(FakeServer(metrics=text, gap=0.002), tmp_path)
+    again = read_run(write_run(data, tmp_path / "run"))
+    for each in (data, again):
+        summary = summarize(each)
+        assert (summary["kv_used_mean"], summary["kv_free_mean"]) == pytest.approx((0.5, 0.5))
+        assert all(summary[f"kv_{kind}_mean"] is None for kind in ("cached", "reserved", "internal", "external"))
+    assert figure_of(summary, "kv_wasted_mean") is None
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "internal waste" not in page.split("<h2>Memory and engine</h2>")[1].split("</section>")[0]
+    silent = run(FakeServer(), tmp_path)
+    assert np.isnan(silent.timeline.kv_used).all() and summarize(silent)["kv_used_mean"] is None
