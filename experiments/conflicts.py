@@ -86,8 +86,6 @@ def settle(draft: Draft, preset: Preset) -> None:
     _allocator(draft)
     _scheduler(draft)
     _memory_policy(draft)
-    if draft["parallel.data"] > 1:
-        draft.refuse("parallel.data", "one replica is simulated; several are not yet", "write data: 1")
     for key, why in _idle(draft):
         if draft.user(key):
             draft.refuse(key, f"has no effect: {why}", "remove it")

@@ -213,7 +213,7 @@ def check_engine(draft: Draft, prepared: Prepared) -> None:
         stored_dtype(draft["kv.dtype"], DTYPES[spec.dtype])
     except InputError as error:
         draft.refuse("kv.dtype", error.message, error.hint)
-    for key in ("parallel.tensor", "parallel.pipeline", "parallel.expert"):
+    for key in ("parallel.tensor", "parallel.pipeline", "parallel.expert", "parallel.data"):
         if draft[key] > 1:
             draft.refuse(key, "a real model runs on one device here", "write 1, or use backend sim")
     if draft.user("host"):

@@ -88,12 +88,18 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     model = load_model(workload.model_source)
     gpu = _gpu(workload)
     engine, draft = resolve_engine(workload, model, gpu)
+    _ranks(draft, model)
+    engine = _engine(draft)
     try:
         budget = memory_budget(model, gpu, engine)
         cost = build_cost(model, gpu, engine, **workload.cost.build_arguments(workload.folder))
     except InputError as error:
         raise _placed(workload, error) from None
     config = _config(workload, draft, budget)
+    if engine.parallel.data > 1:
+        from sim.cost.ranks import as_group
+
+        engine, budget, cost = as_group(engine, budget, cost)
     warnings = [
         *draft.notices,
         *_unread(workload),
@@ -106,6 +112,30 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     ]
     return Resolved(
         workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings
+    )
+
+
+def _ranks(draft: Draft, model: ModelSpec) -> None:
+    """Attention data parallelism: ranks that meet in the experts, which lie over all of them unless the user says otherwise."""
+    ranks = draft["parallel.data"]
+    if ranks == 1:
+        return
+    if not model.experts:
+        draft.refuse(
+            "parallel.data", f"{model.name} has no experts in which ranks would meet: they would be replicas",
+            "write data: 1, and a share of the rate",
+        )  # fmt: skip
+    if draft["parallel.pipeline"] > 1:
+        draft.refuse("parallel.data", "ranks of pipeline stages are not simulated", "write pipeline: 1, or data: 1")
+    if not draft.user("parallel.expert"):
+        draft.values["parallel.expert"], draft.sources["parallel.expert"] = ranks * draft["parallel.tensor"], DERIVED
+    if draft["preset"].startswith("sglang"):  # both of its arguments are of all ranks (server_args.py, enable_dp_attention)
+        for key in _BY_GPU:
+            if not draft.user(key):
+                draft.values[key], draft.sources[key] = max(draft[key] // ranks, 1), DERIVED
+    draft.notices.append(
+        f"{ranks} ranks of attention take their steps together; max_num_seqs, max_num_batched_tokens and capacity_tokens are "
+        "of each"
     )
 
 
@@ -337,7 +367,7 @@ def _info(workload: Workload, engine: EngineConfig, model: ModelSpec, budget: Me
         "slo": workload.slo.plain(),
         "kv_pool_tokens": budget.kv_tokens,
         "kv_block_tokens": engine.kv.block_size,
-        "kv_bytes_per_token": budget.bytes_per_token * budget.gpus,
+        "kv_bytes_per_token": budget.bytes_per_token * budget.gpus // engine.parallel.data,
         "max_num_seqs": engine.scheduler.max_num_seqs,
         "gpus": budget.gpus,
     }

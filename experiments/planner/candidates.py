@@ -29,6 +29,7 @@ class Candidate:
         gpu, tensor, pipeline: kind and degrees.   preset: the engine.
         quantization, kv_dtype: names of modes; `auto` is what the model ships in, and 16 bit.
         knobs: further settings of the engine (dotted key, value), over the preset's.
+        ranks: of attention data parallelism, as the workload sets them.
     """
 
     gpu: str
@@ -38,11 +39,12 @@ class Candidate:
     quantization: str
     kv_dtype: str
     knobs: tuple[tuple[str, Any], ...] = ()
+    ranks: int = 1
 
     @property
     def gpus(self) -> int:
         """GPUs of a replica."""
-        return self.tensor * self.pipeline
+        return self.tensor * self.pipeline * self.ranks
 
     @property
     def plain(self) -> bool:
@@ -51,7 +53,7 @@ class Candidate:
 
     def describe(self, weights: str = "") -> str:
         """`h100-sxm TP2, fp8 weights, fp8-e4m3 KV, vllm`."""
-        split = "".join(f" {name}{n}" for name, n in (("TP", self.tensor), ("PP", self.pipeline)) if n > 1)
+        split = "".join(f" {name}{n}" for name, n in (("TP", self.tensor), ("PP", self.pipeline), ("DP", self.ranks)) if n > 1)
         parts = [f"{self.gpu}{split}", f"{weights or self.quantization} weights"]
         if self.kv_dtype != "auto":
             parts.append(f"{self.kv_dtype} KV")
@@ -100,14 +102,15 @@ class Candidate:
 def candidates(question: Question) -> list[Candidate]:
     """All of them, in an order that does not change."""
     fixed = question.workload.engine.parallel
+    ranks = fixed.data or 1
     found: dict[str, Candidate] = {}
     for preset in question.presets:
         for gpu in question.gpus:
-            for tensor, pipeline in _splits(question.model, gpu, question.max_gpus):
+            for tensor, pipeline in _splits(question.model, gpu, question.max_gpus // ranks):
                 if fixed.tensor not in (None, tensor) or fixed.pipeline not in (None, pipeline):
                     continue
                 for quantization, kv in _modes(question, gpu):
-                    each = Candidate(gpu.name, tensor, pipeline, preset, quantization, kv)
+                    each = Candidate(gpu.name, tensor, pipeline, preset, quantization, kv, ranks=ranks)
                     found.setdefault(json.dumps([*each.describe().split(", "), gpu.name]), each)
     if not found:
         raise InputError("nothing to choose from: the parallel degrees that are set divide neither model nor GPUs")

@@ -171,10 +171,7 @@ def engine_section(deployment: Deployment, load: Load, longest: int) -> dict[str
     mapped, layout, model = deployment.mapped, deployment.layout, deployment.model
     section: dict[str, Any] = {"preset": mapped.preset, "quantization": mapped.weights or "auto"}
     section["kv"] = {"dtype": mapped.kv or "auto"}
-    # A scheduler of an attention data-parallel group is simulated by itself; `Point.spread` says over how many ranks
-    # the experts lie.
-    expert = layout.expert if layout.data == 1 else 1
-    degrees = {"tensor": layout.tensor, "pipeline": layout.pipeline, "expert": expert}
+    degrees = {"tensor": layout.tensor, "pipeline": layout.pipeline, "expert": layout.expert, "data": layout.data}
     section["parallel"] = {key: degree for key, degree in degrees.items() if degree > 1}
     # Benchmarks are started with the context that they need, which is what the memory for KV is then sized by.
     # vLLM v0 sizes its prompt budget by it, and was started without.

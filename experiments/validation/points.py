@@ -39,7 +39,6 @@ class Point:
         kind: of the load (`load.STATIC`, …). share: replicas that share the load. gpus: of the whole deployment.
         front_end: whether requests pass an HTTP front end. stream: tokens that it hands out as one piece. phase: of a PHASE.
         requests: set by `simulate`: how many there are in all, where only a part of an offline run is simulated.
-        spread: (expert, data) degrees where the experts lie over several attention ranks, simulated as one group; else (1, 1).
         skip: rows at the start that are sent but not counted (warm-up).
         host_ms, pace: milliseconds added to every step, and a factor on its time (`--fit-deployment`).
         notes: what was guessed, told with the cells.
@@ -52,7 +51,6 @@ class Point:
     front_end: bool
     phase: str = ""
     requests: int = 0
-    spread: tuple[int, int] = (1, 1)
     host_ms: float = 0.0
     pace: float = 1.0
     stream: int = 1
@@ -64,7 +62,7 @@ class Point:
         """Digest of everything that the result depends on: the point, the code, its constants and the trace."""
         plain = {
             "workload": self.workload, "kind": self.kind, "share": self.share, "front_end": self.front_end,
-            "phase": self.phase, "spread": list(self.spread), "host_ms": self.host_ms,
+            "phase": self.phase, "host_ms": self.host_ms,
             "pace": self.pace, "stream": self.stream, "skip": self.skip,
         }  # fmt: skip
         digest = hashlib.sha256(code_digest().encode())
@@ -114,10 +112,9 @@ def point_of(row: Row, load: Load, deployment: Deployment) -> Point:
     }  # fmt: skip
     inside = row.extra.get("load.front_end") is False or not mapped.front_end
     front_end = not inside and load.kind not in (STATIC, OFFLINE, PHASE, NONE)
-    spread = (layout.expert, layout.data) if layout.data > 1 else (1, 1)
     skip = _repeat(traffic["synthetic"], mapped.prompts, loop["concurrency"]) if mapped.prompts else 0
     return Point(
-        workload, load.kind, layout.replicas, layout.gpus, front_end, load.phase, spread=spread, stream=mapped.stream,
+        workload, load.kind, layout.replicas, layout.gpus, front_end, load.phase, stream=mapped.stream,
         skip=skip, notes=tuple(notes),
     )  # fmt: skip
 

@@ -62,7 +62,7 @@ def simulate(point: Point) -> Result:
 
     began = time.perf_counter()
     try:
-        resolved = _resolved(point, point.workload)
+        resolved = _resolved(point.workload)
         if point.kind == NONE:
             result = Result({"kv_capacity_tokens": float(resolved.budget.kv_tokens * point.share)})
         else:
@@ -78,38 +78,12 @@ def simulate(point: Point) -> Result:
     return result
 
 
-def _resolved(point: Point, workload: dict) -> Any:
-    """A workload, ready to run; ranks of attention data parallelism as the group that they are (`sim.cost.ranks`)."""
+def _resolved(workload: dict) -> Any:
+    """A workload, ready to run."""
     from experiments import runner
     from experiments.schema import Workload
 
-    expert, data = point.spread
-    if data == 1:
-        return runner.resolve(Workload.model_validate(workload))
-    from sim.cost.build import build_cost
-    from sim.cost.ranks import RankGroup
-    from sim.memory import memory_budget
-
-    # By itself one rank would not hold all experts: its memory is sized once they are spread.
-    alone = copy.deepcopy(workload)
-    stated = alone["engine"]["kv"].setdefault("capacity_tokens", 0)
-    alone["engine"]["kv"]["capacity_tokens"] = stated or 1 << 24
-    resolved = runner.resolve(Workload.model_validate(alone))
-    engine = resolved.engine
-    parallel, kv = replace(engine.parallel, expert=expert, data=data), replace(engine.kv, capacity_tokens=stated)
-    engine = replace(engine, parallel=parallel, kv=kv)
-    budget = memory_budget(resolved.model, resolved.gpu, engine)
-    resolved.cost = RankGroup(
-        build_cost(resolved.model, resolved.gpu, engine), data, engine.scheduler.max_num_batched_tokens
-    )  # fmt: skip
-    # What each rank may take, all of them may take.
-    limits = replace(
-        engine.scheduler, max_num_seqs=data * engine.scheduler.max_num_seqs,
-        max_num_batched_tokens=data * engine.scheduler.max_num_batched_tokens,
-    )  # fmt: skip
-    resolved.engine = replace(engine, scheduler=limits)
-    resolved.budget = replace(budget, blocks=data * budget.blocks, kv_tokens=data * budget.kv_tokens)
-    return resolved
+    return runner.resolve(Workload.model_validate(workload))
 
 
 def _sentence(error: Exception) -> str:
@@ -131,7 +105,7 @@ def _cut(point: Point, resolved: Any) -> Any:
     workload = copy.deepcopy(point.workload)
     workload["traffic"]["synthetic"]["requests"] = enough
     point.requests = synthetic["requests"]
-    return _resolved(point, workload)
+    return _resolved(workload)
 
 
 def _mean(law: Any) -> float:

@@ -13,9 +13,12 @@ from functools import cache
 from math import exp
 from typing import Any
 
+from sim.config import EngineConfig
 from sim.cost.analytic import AnalyticCost
 from sim.cost.base import DecodeLine, OperatorCost, StepShape
-from sim.cost.host import Host
+from sim.cost.coverage import step_deviation
+from sim.cost.host import FrontEnd, Host
+from sim.memory import MemoryBudget
 
 SHARED = ("experts", "dispatch", "combine")
 """Operators whose size is the tokens of all ranks; the others have those of one."""
@@ -58,6 +61,14 @@ class RankGroup:
     @host.setter
     def host(self, host: Host) -> None:
         self._rank.host = host
+
+    def with_times(self, host: Host, front_end: FrontEnd) -> RankGroup:
+        """The same operators with another host and front end."""
+        return RankGroup(self._rank.with_times(host, front_end), self._ranks, self._budget)
+
+    def step_uncertainty(self, shape: StepShape) -> float:
+        """Standard deviation of the logarithm of a whole step's time."""
+        return step_deviation(self.explain(shape), self._rank.operators.uncertainty)
 
     def fullest(self, shape: StepShape) -> tuple[StepShape, float]:
         """The step of the fullest rank, and the mean tokens of a rank."""
@@ -125,3 +136,19 @@ class RankGroup:
         host = self.host.visible(gpu + waiting, one.decode_rows + len(one.chunks))
         seconds |= {"kernel_launch": waiting, "host": host}
         return [replace(each, seconds=seconds.get(each.name, each.seconds)) for each in found]
+
+
+def as_group(
+    engine: EngineConfig, budget: MemoryBudget, rank: AnalyticCost
+) -> tuple[EngineConfig, MemoryBudget, RankGroup]:
+    """What serves as one engine: the limits and pools of all ranks, and steps priced by the fullest.
+
+    Args:
+        engine: as of one rank, with the degree in `parallel.data`. budget, rank: its memory and its cost model.
+    """
+    ranks, limits = engine.parallel.data, engine.scheduler
+    whole = replace(
+        limits, max_num_seqs=ranks * limits.max_num_seqs, max_num_batched_tokens=ranks * limits.max_num_batched_tokens
+    )
+    pools = replace(budget, blocks=ranks * budget.blocks, kv_tokens=ranks * budget.kv_tokens)
+    return replace(engine, scheduler=whole), pools, RankGroup(rank, ranks, limits.max_num_batched_tokens)

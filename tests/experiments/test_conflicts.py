@@ -123,7 +123,6 @@ def test_nothing_is_said_where_nothing_conflicts() -> None:
         (engine(preset="vllm@0.8", stops_ahead=True), "stops_ahead", "several plans in flight"),
         (engine(kv={"capacity_tokens": 9000, "memory_utilization": 0.5}), "kv.memory_utilization", "sets the pool"),
         (engine(kv={"capacity_tokens": 9000, "memory_rule": "free"}), "kv.memory_rule", "sets the pool"),
-        (engine(parallel={"data": 2}), "parallel.data", "several are not yet"),
         (engine(preset="vllm", scheduler={"preemption": "swap"}), "scheduler.preemption", "recompute only"),
         (engine(preset="sglang", scheduler={"preemption": "swap"}), "scheduler.preemption", "recompute only"),
         (engine(preset="tensorrt-llm", scheduler={"preemption": "swap"}), "scheduler.preemption", "recompute only"),

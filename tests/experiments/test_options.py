@@ -129,7 +129,7 @@ ENGINE = {
     "parallel.tensor": Case((2, 4), ROOMY),
     "parallel.pipeline": Case((2, 4), ROOMY),
     "parallel.expert": Case((2, 4), MOE, refused=((ROOMY, 2),)),
-    "parallel.data": Case(refused=((ROOMY, 2),)),
+    "parallel.data": Case((2, 4), {**MOE, "engine.parallel.tensor": 2}, refused=((ROOMY, 2),)),
 }  # fmt: skip
 
 

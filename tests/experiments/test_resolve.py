@@ -141,6 +141,27 @@ def test_traffic_is_made_once_and_declared_by_the_rule() -> None:
     assert set(resolved.traffic.max_tokens.tolist()) == {10}
 
 
+def test_ranks_of_attention_are_one_engine_with_the_limits_of_each() -> None:
+    """The pool and the limits of all; experts over all ranks; dense models have nothing in which ranks would meet."""
+    moe = {"model": "mistralai/Mixtral-8x7B-v0.1", "backend.gpu": "h200-sxm", "engine.preset": "vllm"}
+    one = resolve(workload({**moe, "engine.parallel": {"tensor": 2}}))
+    two = resolve(workload({**moe, "engine.parallel": {"tensor": 2, "data": 2}, "engine.scheduler.max_num_seqs": 8}))
+    assert two.engine.scheduler.max_num_seqs == 16 and two.info["gpus"] == 4
+    assert two.engine.scheduler.max_num_batched_tokens == 2 * one.engine.scheduler.max_num_batched_tokens
+    assert two.config["engine"]["parallel"]["expert"] == {"value": 4, "source": "derived"}
+    assert two.config["engine"]["scheduler"]["max_num_seqs"]["value"] == 8
+    assert two.budget.kv_tokens > 2 * one.budget.kv_tokens  # each also holds half of the experts only
+    assert two.info["kv_bytes_per_token"] == one.info["kv_bytes_per_token"]
+    assert any("2 ranks of attention" in sentence for sentence in two.warnings)
+    shared = resolve(workload({**moe, "engine.preset": "sglang", "engine.parallel": {"tensor": 2, "data": 2}}))
+    assert shared.config["engine"]["scheduler"]["max_num_batched_tokens"]["value"] == 4096  # 8,192 of all ranks
+    for wrong, told in (({"data": 2}, "no experts"), ({"data": 2, "pipeline": 2}, "no experts")):
+        with pytest.raises(InputError, match=told):
+            resolve(workload({"engine.parallel": wrong}))
+    with pytest.raises(InputError, match="pipeline stages"):
+        resolve(workload({**moe, "engine.parallel": {"tensor": 2, "data": 2, "pipeline": 2}}))
+
+
 @pytest.mark.parametrize(
     ("parallel", "nodes", "told"),
     [({}, {}, "one GPU is in one node of 8"), ({"tensor": 4}, {}, "4 GPUs are in one node of 8"),

@@ -168,3 +168,11 @@ def test_advice_names_what_was_left_out_only(question: Callable[..., Question]) 
     assert about_weights("bf16", quantizations=["auto"], settings=["engine.quantization=bf16"]) == [
         "other weights were not looked at: engine.quantization is fixed as bf16"
     ]
+
+
+def test_ranks_that_the_workload_sets_count_as_gpus(question: Callable[..., Question]) -> None:
+    asked = question(gpus=["h200"], slo="tpot=80ms", max_gpus=16)
+    parallel = asked.workload.engine.parallel.model_copy(update={"data": 4})
+    engine = asked.workload.engine.model_copy(update={"parallel": parallel})
+    fixed = candidates(replace(asked, workload=asked.workload.model_copy(update={"engine": engine})))
+    assert {each.gpus for each in fixed} == {4, 8, 16} and all(" DP4" in each.describe() for each in fixed)

@@ -211,8 +211,8 @@ def test_attention_ranks_are_one_group(table):
            "notes": "dp_attention=4 moe_tp=1 moe_ep=4; max_num_seqs=8", "concurrency_or_rate": "concurrency=12",
            "isl": "500", "osl": "20"}  # fmt: skip
     point = validate(read_table(table(row)), jobs=1).cells[0].point
-    group = _resolved(point, point.workload)
+    group = _resolved(point.workload)
     assert group.engine.scheduler.max_num_seqs == 32
     assert group.budget.kv_tokens == group.budget.blocks * group.budget.block_size
-    runs = [runner.run(_resolved(point, point.workload), stretch=stretch).requests for stretch in (True, False)]
+    runs = [runner.run(_resolved(point.workload), stretch=stretch).requests for stretch in (True, False)]
     assert (runs[0].finish == runs[1].finish).all() and (runs[0].first_token == runs[1].first_token).all()
