@@ -22,6 +22,7 @@ from backends.http.answer import Answer
 from backends.http.client import Client, encoded
 from backends.http.metrics import Watch
 from backends.http.prompts import PromptMaker
+from backends.open_files import many_files
 from experiments.clock import WallClock
 from experiments.driver import NEVER, LoadDriver
 from experiments.host import host_facts
@@ -39,7 +40,6 @@ Progress = Callable[[float, float, str], None]
 _AHEAD = 64  # prompts that are made before they are due
 _IDLE = 0.003  # seconds that must be left for making one
 _BEAT = 0.02
-_FILES = 65_536
 _TICK, _AWAKE_SHARE = 0.0015, 0.1
 _WARM_TOKENS = 32  # at most so many of a request that only warms up
 _SPARED = 100_000  # objects that are made before garbage is looked for, which takes milliseconds
@@ -55,7 +55,7 @@ def run_remote(resolved: Resolved, progress: Progress | None = None) -> RunData:
         The run, cut short and marked so if it was interrupted (Ctrl-C).
     """
     sender = Sender(resolved, resolved.traffic, progress)
-    with _calm(), _files():
+    with _calm(), many_files():
         end, complete = run_async(sender.serve())
     found = collect_remote(sender.driver, sender.traffic, sender.answers, end, complete, sender.stopped_early)
     facts = client_facts(resolved.remote, found, sender.overhead) | {"prompt_seed": sender.seed}
@@ -301,24 +301,6 @@ class Sender:
             with contextlib.suppress(NotImplementedError):
                 if mine:
                     loop.remove_signal_handler(signal.SIGINT)
-
-
-@contextlib.contextmanager
-def _files() -> Iterator[None]:
-    """As many connections as the system lets this process have; many systems let it have 1,024 files unless it asks."""
-    try:
-        import resource
-    except ImportError:  # Windows, which has no such limit
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.contextmanager

@@ -157,7 +157,7 @@ class Pages:
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a prompt or of messages."""
-        body = parsed(Tokenize, await body_of(request, self.served.max_len))
+        body = parsed(Tokenize, await body_of(request, self._desk()))
         check_model(self.served, body.model)
         words = self.served.words
         if (body.prompt is None) == (body.messages is None):
@@ -172,7 +172,7 @@ class Pages:
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        body = parsed(Detokenize, await body_of(request, self.served.max_len))
+        body = parsed(Detokenize, await body_of(request, self._desk()))
         check_model(self.served, body.model)
         check_ids(self.served, body.tokens)
         return JSONResponse({"prompt": self.served.words.decode(body.tokens)})

@@ -55,6 +55,9 @@ class Desk:
     Args:
         served: the engine.
         on_fault: called on the event loop when the engine has failed.
+
+    Attributes:
+        reading: tasks that wait for the rest of a body.   abandoned: whether nobody waits for anything any more.
     """
 
     def __init__(self, served: Served, on_fault: Callable[[], None]) -> None:
@@ -71,7 +74,8 @@ class Desk:
             self._deliver,
             served.behind,
         )
-        self._closing = False
+        self.reading: set[asyncio.Task[None]] = set()
+        self._closing = self.abandoned = False
         self._loop.start()
 
     @property
@@ -109,8 +113,10 @@ class Desk:
         self._closing = True
 
     def abandon(self) -> None:
-        """Stop the engine now: who still waits for an answer is told so."""
-        self._closing = True
+        """Stop the engine now: who still waits for an answer, or has not said all, is told so."""
+        self._closing = self.abandoned = True
+        for task in self.reading:
+            task.cancel()
         self._loop.stop()
 
     async def stop(self) -> None:

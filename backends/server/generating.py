@@ -38,12 +38,14 @@ class Generating:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")  # has no thread until it is needed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived = self._served.clock.now()
         reply = Reply(send)
         try:
-            await self._answer(Request(scope, receive), reply, arrived)
+            await self._answer(Request(scope, receive), reply)
         except ClientGone:
             pass
+        except asyncio.CancelledError:  # the server stops, and the client does not read
+            if not self._desk().abandoned:
+                raise
         except ApiError as error:
             await reply.fail(error)
         except Exception as error:
@@ -54,13 +56,15 @@ class Generating:
             if reply.status:  # else the client had hung up
                 self._served.meter.responded(scope["path"], scope["method"], reply.status)
 
-    async def _answer(self, request: Request, reply: Reply, arrived: float) -> None:
-        body = parsed(self._kind, await body_of(request, self._served.max_len))
+    async def _answer(self, request: Request, reply: Reply) -> None:
+        desk = self._desk()
+        data = await body_of(request, desk)
+        arrived = self._served.clock.now()
+        body = parsed(self._kind, data)
         check_model(self._served, body.model)
         body.check()
         prompts = await self._prompts(body)
         asks, choices, shape = self._asks(body, prompts, arrived)
-        desk = self._desk()
         mailbox = desk.send(asks)
         over = False
         watch = asyncio.create_task(_watch(request.receive, mailbox))

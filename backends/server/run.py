@@ -15,6 +15,7 @@ from types import FrameType
 
 import uvicorn
 
+from backends.open_files import many_files
 from backends.server.app import App
 from backends.server.desk import Served
 from workloads.errors import InputError, Place
@@ -89,7 +90,8 @@ class Server(uvicorn.Server):
         interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH)
         try:
-            self.run(sockets=[sock])
+            with many_files():
+                self.run(sockets=[sock])
         finally:
             sys.setswitchinterval(interval)
         if self._app.desk is not None and self._app.desk.fault is not None:

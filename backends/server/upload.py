@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import ClientDisconnect, Request
 
+from backends.server.desk import Desk
 from backends.server.errors import ApiError
 
 LEAST, PER_TOKEN = 16 << 20, 32
@@ -24,27 +27,39 @@ def most_bytes(max_len: int) -> int:
     return max(LEAST, PER_TOKEN * max_len)
 
 
-async def body_of(request: Request, max_len: int) -> bytes:
-    """The whole body; what is too long is not waited for.
+async def body_of(request: Request, desk: Desk) -> bytes:
+    """The whole body; what is too long is not waited for, and nothing is when the server stops.
 
     Raises:
-        ApiError: 413.
+        ApiError: 413, 503.
         ClientGone: it never came.
     """
-    most = most_bytes(max_len)
+    most = most_bytes(desk.served.max_len)
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > most:
         raise _too_long(most)
-    parts: list[bytes] = []
-    size = 0
+    task = asyncio.current_task()
+    desk.reading.add(task)
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                raise _too_long(most)
-            parts.append(part)
+        return await _read(request, most)
     except ClientDisconnect:
         raise ClientGone from None
+    except asyncio.CancelledError:
+        if not desk.abandoned:
+            raise
+        raise ApiError("the server is stopping", 503) from None
+    finally:
+        desk.reading.discard(task)
+
+
+async def _read(request: Request, most: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise _too_long(most)
+        parts.append(part)
     return b"".join(parts)
 
 

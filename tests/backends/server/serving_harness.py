@@ -51,7 +51,7 @@ def running(served: Served) -> Iterator[Client]:
             faults.append(fault)
 
     thread = threading.Thread(target=serve)
-    client = Client(sock.getsockname()[1], faults)
+    client = Client(sock.getsockname()[1], faults, server)
     thread.start()
     try:
         eventually(lambda: server.started)
@@ -75,11 +75,11 @@ class Client:
     """Asks a server, a connection for each request.
 
     Attributes:
-        faults: what ended the server, if anything did.
+        faults: what ended the server, if anything did.   server: the server itself.
     """
 
-    def __init__(self, port: int, faults: list[BaseException]) -> None:
-        self.port, self.faults = port, faults
+    def __init__(self, port: int, faults: list[BaseException], server: Server | None = None) -> None:
+        self.port, self.faults, self.server = port, faults, server
 
     def ask(self, path: str, body: Any = None, method: str | None = None) -> tuple[int, Any]:
         """Status, and the body: JSON where it is some."""

@@ -196,3 +196,33 @@ def test_an_api_error_keeps_what_it_is_about() -> None:
     with pytest.raises(ApiError) as told:
         parsed(Completion, b'{"prompt": "x", "max_tokens": 0}')
     assert told.value.param == "max_tokens" and "…" in ApiError("x" * 2000).message
+
+
+def test_a_body_that_is_not_whole_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Who is still sending when requests under way have had their time is told that the server stops."""
+    served, _ = made(tmp_path)
+    with running(served) as client:
+        sock = socket.create_connection(("127.0.0.1", client.port), timeout=20)
+        sock.sendall(f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{{".encode())
+        eventually(lambda: client.server._app.desk.reading)
+        client.server._drain = 0.0
+        client.server.stop()
+        received = b""
+        while piece := sock.recv(65536):
+            received += piece
+        sock.close()
+    assert received.startswith(b"HTTP/1.1 503 ") and b"the server is stopping" in received
+
+
+def test_open_files_are_asked_for_while_it_serves(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard <= 512:
+        pytest.skip("the system does not let it be raised")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        with running(made(tmp_path)[0]):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 512
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 512
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
