@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from reports.client_facts import client_rows
 from reports.gate import GateResult
 from reports.metrics import notices
 from reports.run_data import RunData
@@ -120,7 +121,7 @@ def _sections(data: RunData, s: dict) -> Iterable[list[tuple]]:
         ]
     yield _engine(s)
     if data.host.get("client"):
-        yield _client(data.host["client"])
+        yield client_rows(data.host["client"])
 
 
 def _counts(s: dict) -> list[tuple[str, str]]:
@@ -147,31 +148,6 @@ def _engine(s: dict) -> list[tuple[str, str]]:
         wasted = [s[f"kv_{kind}_mean"] for kind in ("reserved", "internal", "external")]
         if s["engine_steps"] and None not in wasted:
             rows.append(("KV pool reserved or wasted, mean", share(sum(wasted))))
-    return rows
-
-
-def _client(facts: dict) -> list[tuple[str, str]]:
-    """What a client on the wall clock says of itself: whether it asked for what it was told to, and kept up."""
-    rows = []
-    if facts["prompt_tokens_wanted"]:
-        counted, wanted = number(facts["prompt_tokens_counted"]), number(facts["prompt_tokens_wanted"])
-        rows.append(("Prompt tokens, counted by the server / asked for", f"{counted} / {wanted}"))
-    if facts.get("cached_tokens"):
-        rows.append(("Prompt tokens from the server's cache", number(facts["cached_tokens"])))
-    if (facts.get("tokens_a_chunk") or 0) > 1.05:
-        rows.append(("Tokens a chunk, mean", number(facts["tokens_a_chunk"])))
-        corrected = facts["tpot_after_first_chunk_mean"]
-        rows.append(("TPOT after the first chunk, mean (ms)", number(corrected and corrected * 1e3)))
-    counters = facts.get("server_counters") or {}
-    if counters.get("prefix_queries"):
-        rows.append(
-            ("Prefix hit rate, as the server says", share(counters["prefix_hits"] / counters["prefix_queries"]))
-        )
-    if "preemptions" in counters:
-        rows.append(("Preemptions, as the server says", number(counters["preemptions"])))
-    lags = (facts["send_lag_p50"], facts["send_lag_p99"])
-    rows.append(("Sent behind schedule, p50 / p99 (ms)", " / ".join(number(v and v * 1e3) for v in lags)))
-    rows.append(("Client's use of a core", share(facts["cpu_share"])))
     return rows
 
 

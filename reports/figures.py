@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.gantt import MOST_REQUESTS, bars
+from reports.gantt import DECODE, FIRST, MOST_REQUESTS, PREFILL, QUEUE, bars, phases_of
 from reports.html.scales import log_ticks, tick_label
 from reports.html.sweep_export import KINDS, PALETTE
 from reports.html.timeline_figures import Thinned, hit_rates
@@ -202,11 +202,12 @@ def _hits(axes: Any, data: RunData) -> None:
 
 
 def _gantt(axes: Any, data: RunData) -> None:
-    shades = {"queue": "#BBBBBB", "prefill": PALETTE[4], "decode": PALETTE[0]}
-    for phase, colour in shades.items():
+    shades = {QUEUE: "#BBBBBB", PREFILL: PALETTE[4], FIRST: PALETTE[4], DECODE: PALETTE[0]}
+    for phase in phases_of(data):
         parts = [b for b in bars(data) if b.phase == phase]
         axes.barh(
-            [b.row + 1 for b in parts], [b.end - b.start for b in parts], left=[b.start for b in parts], height=0.8, color=colour,
+            [b.row + 1 for b in parts], [b.end - b.start for b in parts], left=[b.start for b in parts], height=0.8,
+            color=shades[phase],
             label=clean(phase),
         )  # fmt: skip
     axes.invert_yaxis()

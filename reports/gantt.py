@@ -10,12 +10,14 @@ from reports.run_data import RunData
 
 MOST_REQUESTS = 120
 QUEUE, PREFILL, DECODE = "queue", "prefill", "decode"
+FIRST = "to the first token"
 PHASES = (QUEUE, PREFILL, DECODE)
+SEEN_FROM_OUTSIDE = (FIRST, DECODE)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of a request. `row`: its place in the order of sending; `start`, `end`: seconds; `phase`: of PHASES."""
+    """A stretch of a request. `row`: its place in the order of sending; `start`, `end`: seconds; `phase`: of `phases_of`."""
 
     row: int
     start: float
@@ -23,20 +25,24 @@ class Bar:
     phase: str
 
 
+def phases_of(data: RunData) -> tuple[str, ...]:
+    """What a request goes through; where nobody saw when any was admitted (a remote server), queue and prefill are one."""
+    return PHASES if np.isfinite(data.requests.admitted).any() else SEEN_FROM_OUTSIDE
+
+
 def bars(data: RunData) -> list[Bar]:
     """The phases of every request that was sent, in order of sending.
 
     The queue lasts from sending to admission (a preempted request's later waits are part of its decoding), prefill to the first
-    token, decode to the last. Where nobody saw the admission (a remote server) there is no queue; what had not ended by the end
-    of the run goes on until then.
+    token, decode to the last. What had not ended by the end of the run goes on until then.
     """
-    r, end = data.requests, float(data.info["end"])
+    r, end, phases = data.requests, float(data.info["end"]), phases_of(data)
     found = []
     for row, i in enumerate(order(data)):
         admitted, first, finish = (float(x[i]) for x in (r.admitted, r.first_token, r.finish))
         started = float(r.sent[i])
-        stages = [(QUEUE, admitted), (PREFILL, first), (DECODE, finish)]
-        if np.isnan(admitted) and not np.isnan(first):
+        stages = list(zip(phases, (admitted, first, finish)[-len(phases) :], strict=True))
+        if np.isnan(admitted) and not np.isnan(first) and phases == PHASES:
             stages = stages[1:]
         for phase, until in stages:
             stop = min(end if np.isnan(until) else until, end)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.gantt import Bar
+from reports.gantt import DECODE, FIRST, PREFILL, QUEUE, Bar
 from reports.html.scales import Scale, fit, linear_ticks
 from reports.html.svg import (
     TOP,
@@ -30,7 +30,7 @@ from reports.percentiles import Distribution
 from reports.wording import number
 
 DASHES = ("", "dashed", "dotted")
-_PHASES = (7, 1, 0)  # shades of queue, prefill, decode
+_PHASES = {QUEUE: 7, PREFILL: 1, FIRST: 1, DECODE: 0}  # shades
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +163,13 @@ def gantt(
             for b in parts
             if b.phase == phase
         )
-        drawn.append(f'<g data-series="{i}" style="fill:{colour(_PHASES[i])}">{rects}</g>')
+        drawn.append(f'<g data-series="{i}" style="fill:{colour(_PHASES[phase])}">{rects}</g>')
     data = chart_data("gantt", x, y, [], list(phases), [], unit, unit)
     data |= {
         "rows": list(names),
         "bars": [[b.row, *rounded([b.start * factor, b.end * factor]), phases.index(b.phase)] for b in parts],
     }
-    legend = [(phase, colour(_PHASES[i])) for i, phase in enumerate(phases)]
+    legend = [(phase, colour(_PHASES[phase])) for phase in phases]
     said = f"{title}: {size} requests, their time in {', '.join(phases)}"
     return Figure(key, title, drawing("".join(drawn), said), f"{size} requests", legend, data)
 

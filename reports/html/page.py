@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reports.client_facts import client_rows, more_client_rows
 from reports.fingerprint import leaves
 from reports.html.charts import distribution
 from reports.html.glossary import GLOSSARY
@@ -49,6 +50,7 @@ def render_report(data: RunData, summary: dict) -> str:
         for key, title in LATENCIES
     ]
     timeline = timeline_figures(data)
+    facts, rows = data.host.get("client"), _latency_rows(summary)
     figures = {f.key: f.data for f in [*latency, *timeline.values()] if f.data}
     return render(
         "report.html",
@@ -59,13 +61,17 @@ def render_report(data: RunData, summary: dict) -> str:
         cut_short=None if data.info.get("complete", True) else seconds(data.info["end"]),
         warnings=[clean(w) for w in dict.fromkeys([*data.warnings, *notices(summary)])],
         cards=_cards(summary),
-        latency_rows=_latency_rows(summary),
+        latency_rows=rows,
+        dashes=any("–" in row["figures"] for row in rows),
         stats=STATS,
         parts=_ttft_parts(summary),
         latency=latency,
         timeline=timeline,
         kv_rows=_kv_rows(summary),
+        kv_bytes=summary["kv_used_mean_bytes"] is not None,
         memory=_memory(summary, data),
+        client=client_rows(facts) if facts else [],
+        more_client=more_client_rows(facts) if facts else [],
         outcomes=_outcomes(summary),
         config=[(key, setting(value), source) for key, value, source in leaves(data.config)],
         sources=SOURCES,
@@ -89,6 +95,8 @@ def _facts(data: RunData) -> list[tuple[str, str]]:
     pairs = (
         ("model", settings.get("model") or data.info.get("model")),
         ("backend", data.info.get("backend")),
+        ("server", settings.get("backend.base_url")),
+        ("version", (data.host.get("server") or {}).get("version")),
         ("gpu", settings.get("backend.gpu")),
         ("gpus", data.info.get("gpus")),
         ("preset", settings.get("engine.preset")),
@@ -133,6 +141,9 @@ def _latency_rows(s: dict) -> list[dict]:
         names.append(("e2el_from_schedule", "E2E from schedule"))
     rows = []
     for key, title in names:
+        count = s["latency_counts"].get(key, 0)
+        if title.startswith("·") and not count and s["completed"]:
+            continue  # nobody saw it
         figures = {stat: number(s[f"{stat}_{key}_ms"], missing="–") for stat in STATS}
         rows.append(
             {
@@ -140,7 +151,7 @@ def _latency_rows(s: dict) -> list[dict]:
                 "part": title.startswith("·"),
                 "figures": list(figures.values()),
                 "ranges": [between(interval_of(s, f"{stat}_{key}_ms"), figures[stat]) for stat in STATS],
-                "count": s["latency_counts"].get(key, 0),
+                "count": count,
             }
         )
     return rows
@@ -202,7 +213,8 @@ def _outcomes(s: dict) -> list[tuple[str, str, str, bool]]:
 
 def _host(data: RunData, s: dict) -> list[tuple[str, str]]:
     speed = simulator_speed(s, data.host, float(data.info["end"]))
-    rows = [(clean(key, 60).replace("_", " "), setting(value)) for key, value, _ in leaves(data.host)]
+    rows = [(clean(key, 60).replace("_", " "), setting(value)) for key, value, _ in leaves(data.host)
+            if not key.startswith("client.") or key == "client.prompt_seed"]  # fmt: skip
     if speed["wall_seconds"] and data.info.get("backend") == "sim":
         rows += [
             ("simulator speed", f"{number(speed['times_real_time'])} times real time"),

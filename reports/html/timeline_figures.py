@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from reports.buckets import bucket_widths
-from reports.gantt import MOST_REQUESTS, PHASES, bars, order
+from reports.gantt import MOST_REQUESTS, bars, order, phases_of
 from reports.html.charts import Series, gantt, over_time, stacked
-from reports.html.svg import Figure, empty
+from reports.html.svg import Figure
 from reports.kv_use import KINDS
 from reports.run_data import RunData
 from reports.wording import number, seconds, size
 
 POINTS, HIT_POINTS = 280, 120
-UNSEEN = "nobody saw the steps of the engine"
 _KV_NAMES = {
     "used": "used", "cached": "cached prefix", "reserved": "reserved", "internal": "internal waste",
     "external": "external waste", "free": "free",
@@ -56,17 +55,19 @@ class Thinned:
 
 
 def timeline_figures(data: RunData) -> dict[str, Figure]:
-    """All of them by key: `throughput`, `requests`, `queue`, `batch`, `step_rate`, `kv`; `hits` where a prefix was hit, and
-    `gantt` of small runs."""
+    """All of them by key: `throughput`, `requests`, `queue`; `batch`, `step_rate` and `kv` unless nobody saw them, as of a
+    server; `hits` where a prefix was hit, and `gantt` of small runs."""
     thin = Thinned(data)
     figures = [
         _throughput(thin),
         _requests(thin),
         _queue(data, thin),
-        _batch(thin),
-        _steps(thin),
-        _kv(data, thin),
     ]
+    inside = thin.seen or not len(thin.time)
+    if inside:
+        figures += [_batch(thin), _steps(thin)]
+    if inside or (data.info.get("kv_pool_tokens") and np.isfinite(data.timeline.kv_used).all()):
+        figures.append(_kv(data, thin))
     figures += [figure for figure in (_hits(data), _gantt(data)) if figure is not None]
     return {figure.key: figure for figure in figures}
 
@@ -105,7 +106,7 @@ def _gantt(data: RunData) -> Figure | None:
         return None
     rows = order(data)
     names = [f"request {data.requests.request[i]}: {data.requests.status[i]}" for i in rows]
-    return gantt("gantt", "Every request", bars(data), names, PHASES, float(data.info["end"]))
+    return gantt("gantt", "Every request", bars(data), names, phases_of(data), float(data.info["end"]))
 
 
 def _throughput(t: Thinned) -> Figure:
@@ -144,8 +145,6 @@ def _queue(data: RunData, t: Thinned) -> Figure:
 
 
 def _batch(t: Thinned) -> Figure:
-    if not t.seen and len(t.time):
-        return empty("batch", "What a step computes", UNSEEN)
     steps = np.maximum(t.sums("steps"), 1)
     series = [
         Series("decode", t.sums("decode_tokens") / steps, 0),
@@ -155,15 +154,13 @@ def _batch(t: Thinned) -> Figure:
 
 
 def _steps(t: Thinned) -> Figure:
-    if not t.seen and len(t.time):
-        return empty("step_rate", "Engine steps", UNSEEN)
     return over_time("step_rate", "Engine steps", t.time, [Series("steps", t.rate("steps"), 2, "area")], "steps/s")
 
 
 def _kv(data: RunData, t: Thinned) -> Figure:
     pool = data.info.get("kv_pool_tokens") or 0
     title = "KV cache occupancy"
-    if not pool or not np.isfinite(t.line.kv_used).all():
+    if not pool:
         return stacked("kv", title, np.zeros(0), [], "% of the pool")
     series = []
     for kind in KINDS:

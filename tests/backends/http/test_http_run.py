@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -440,6 +441,20 @@ def test_what_nobody_sees_of_the_kv_pool_is_unknown_not_nothing(tmp_path: Path) 
         assert all(summary[f"kv_{kind}_mean"] is None for kind in ("cached", "reserved", "internal", "external"))
     assert figure_of(summary, "kv_wasted_mean") is None
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "internal waste" not in page.split("<h2>Memory and engine</h2>")[1].split("</section>")[0]
+    assert "internal waste" not in page.split("<h2>Server and client</h2>")[1].split("</section>")[0]
     silent = run(FakeServer(), tmp_path)
     assert np.isnan(silent.timeline.kv_used).all() and summarize(silent)["kv_used_mean"] is None
+
+
+def test_the_page_tells_what_client_and_server_say_and_nothing_that_nobody_saw(tmp_path: Path) -> None:
+    text = "vllm:num_requests_running 4\nvllm:num_preemptions_total 3\n"
+    data = run(FakeServer(metrics=text, gap=0.002), tmp_path)
+    page = (write_run(data, tmp_path / "run") / "report.html").read_text("utf-8")
+    figures = re.findall(r'<figure data-chart="(.*?)"', page)
+    assert {"throughput", "queue", "gantt"} <= set(figures) and not {"batch", "step_rate", "kv"} & set(figures)
+    facts = dict(re.findall(r'<th scope="row">(.*?)</th><td class="n wrapped">(.*?)</td>', page))
+    assert facts["Preemptions, as the server says"] == "0" and facts["Asked at"] == "/v1/completions"
+    assert facts["Prompts counted by"] == "the server&#39;s /tokenize" and "Engine steps" not in facts
+    assert "to the first token" in page and '<tr class="part"><th scope="row">queue' not in page
+    assert f"<li><span>server</span>{data.config['backend']['base_url']['value']}</li>" in page
+    assert "client.chunk gap mean" not in page and "client.prompt seed" in page
