@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from workloads.errors import InputError, Place
 
 
+COLDEST = 1e-5
+"""Temperatures below it are 0: logits divided by less leave the range of float32 (vLLM draws the line there too)."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """One request's wishes; names and defaults are vLLM's, but for `temperature`: greedy unless told otherwise.
@@ -42,6 +46,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         object.__setattr__(self, "stop", stop)
+        if 0 < self.temperature < COLDEST:
+            object.__setattr__(self, "temperature", 0.0)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         rules = {
             "temperature": (0 <= self.temperature < float("inf"), "must not be negative"),

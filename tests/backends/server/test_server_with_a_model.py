@@ -85,6 +85,14 @@ def test_wishes_of_a_request(client: Client, llm: LLM) -> None:
     assert client.good(COMPLETIONS, {"prompt": PROMPTS[0], **how, "seed": 8})["choices"][0]["text"] != text
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e-30, 9e-6])
+def test_a_temperature_of_next_to_nothing_is_none(client: Client, temperature: float) -> None:
+    """Logits divided by it would be infinite, and the draw no draw."""
+    body = {"prompt": PROMPTS[0], "max_tokens": 8, "ignore_eos": True}
+    greedy = client.good(COMPLETIONS, {**body, "temperature": 0})["choices"]
+    assert client.good(COMPLETIONS, {**body, "temperature": temperature})["choices"] == greedy
+
+
 def test_what_ends_an_answer(client: Client, llm: LLM) -> None:
     body = {"prompt": PROMPTS[0], "max_tokens": 30, "ignore_eos": True}
     whole = llm.generate(PROMPTS[0], SamplingParams(max_tokens=30, ignore_eos=True))[0].outputs[0]
