@@ -36,12 +36,13 @@ class PointTask:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a point: the summary of its run, the GPUs it had and its settings (dotted key → value), or why it could
-    not be run."""
+    not be run (`unreached`: since the server could not be reached)."""
 
     summary: dict = field(default_factory=dict)
     gpus: int = 1
     config: dict[str, Any] = field(default_factory=dict)
     error: str = ""
+    unreached: bool = False
 
 
 def run_point(task: PointTask) -> Outcome:
@@ -62,7 +63,7 @@ def run_point(task: PointTask) -> Outcome:
         share_traffic(resolved)
         data = runner.run(resolved, stretch=task.stretch)
     except (InputError, TargetError) as error:
-        return Outcome(error=str(error))
+        return Outcome(error=str(error), unreached=isinstance(error, TargetError))
     except (Exception, SystemExit) as error:  # told here, since the trace does not leave a worker
         fault = fault_of_plugin(error)
         if fault is None:

@@ -22,8 +22,9 @@ from typing import Any
 from experiments.folder_lock import alone_in
 from experiments.point import Outcome, PointTask, fingerprint
 from experiments.schema import Workload
+from experiments.sweep_warnings import lost_its_server
 from experiments.workload_file import WorkloadErrors, point_workload
-from workloads.errors import InputError, OutputError
+from workloads.errors import InputError, OutputError, TargetError
 
 POINTS, SWEEP = "points", "sweep.json"
 DONE, FAILED = "done", "failed"
@@ -130,6 +131,7 @@ def run_sweep(
 
     Raises:
         InputError: impossible points, or every point failed.
+        TargetError: no point reached the server.
         OutputError: `out` holds something else, another sweep is writing there, or it cannot be written.
     """
     if (workers > 1 or ray is not None) and workload.backend.name != "sim":
@@ -164,11 +166,13 @@ def _run_points(result: SweepResult, run: Runner, stretch: bool, on_point: OnPoi
         point.number: PointTask(point.workload.source, out / point.folder, point.fingerprint, stretch) for point in todo
     }
     by_number = {point.number: point for point in todo}
+    unreached = 0
     on_point(len(points) - len(todo), len(points), "")
     try:
         with closing(run(tasks)) as outcomes:
             for number, outcome in outcomes:
                 point = by_number[number]
+                unreached += outcome.unreached
                 point.status, point.error = (FAILED, outcome.error) if outcome.error else (DONE, "")
                 point.summary, point.gpus, point.config = outcome.summary, outcome.gpus, outcome.config
                 on_point(sum(bool(p.status) for p in points), len(points), short_name(point.values))
@@ -176,7 +180,8 @@ def _run_points(result: SweepResult, run: Runner, stretch: bool, on_point: OnPoi
     except KeyboardInterrupt:
         _clean(out)
     if result.complete and all(point.status == FAILED for point in points):
-        raise InputError(f"every point failed; the first: {points[0].error}")
+        wrong = TargetError if unreached == len(points) else InputError
+        raise wrong(f"every point failed; the first: {points[0].error}")
     from experiments.sweep_files import write_sweep
 
     write_sweep(result)
@@ -222,7 +227,7 @@ def _find_finished(points: list[Point], out: Path, overwrite: bool) -> int:
         except InputError:
             continue
         mark = head["info"].get("point_fingerprint")
-        if mark and head["info"].get("complete"):
+        if mark and head["info"].get("complete") and not lost_its_server(head["summary"]):
             there[mark] = (f"{POINTS}/{folder.name}", head)
     reused = 0
     for point in points:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.sweep import SWEEP, SweepResult
+from experiments.sweep_warnings import sweep_warnings
 from workloads.errors import OutputError
 
 SCHEMA_VERSION = 1
@@ -42,6 +43,7 @@ def sweep_json(result: SweepResult) -> dict:
         "axes": result.axes,
         "knees": knees(result),
         "saturation": saturations(result),
+        "warnings": sweep_warnings(result),
         "points": [
             {
                 "number": point.number,
@@ -223,8 +225,17 @@ def _page(result: SweepResult) -> str:
     points = _for_figures(result)
     left = sum(not point.status for point in result.points)
     warnings = [f"{left} of {len(points)} points are not run yet: the sweep was interrupted"] if left else []
+    warnings += sweep_warnings(result)
     slo = result.workload.slo.plain()
-    return render_sweep(points, list(result.axes), name=result.name, slo=slo, warnings=warnings)
+    return render_sweep(points, list(result.axes), name=result.name, slo=slo, warnings=warnings, about=_about(result))
+
+
+def _about(result: SweepResult) -> list[tuple[str, str]]:
+    """What ran, as far as it was the same at every point."""
+    backend = result.workload.backend
+    found = (("model", "model", result.workload.model), ("backend", "backend.name", backend.name),
+             ("server", "backend.base_url", backend.base_url), ("gpu", "backend.gpu", backend.gpu))  # fmt: skip
+    return [(word, value) for word, key, value in found if value and key not in result.axes]
 
 
 def write_figures(result: SweepResult, kinds: Iterable[str]) -> Path:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from experiments.schema import Workload
     from experiments.sweep import SweepResult
 
-INTERRUPTED = 130
+INTERRUPTED, NOTHING_FINISHED = 130, 3
 # Figures of a point, the most wanted first: a narrow window has room for the first few.
 COLUMNS = (
     ("output tok/s", "output_throughput"), ("p95 TTFT ms", "p95_ttft_ms"), ("p50 TPOT ms", "median_tpot_ms"),
@@ -114,7 +114,7 @@ def run_and_show(
     """Run a sweep, print what it found, end with its exit code.
 
     Raises:
-        typer.Exit: 130 after Ctrl-C; finished points are kept.
+        typer.Exit: 130 after Ctrl-C; finished points are kept. 3 when no request of any point finished.
     """
     from experiments.sweep import check_sweep_folder, run_sweep
 
@@ -151,6 +151,9 @@ def run_and_show(
             err=True,
         )
         raise typer.Exit(INTERRUPTED)
+    if not any(point.summary.get("completed", 1) for point in result.points if point.summary):
+        typer.echo("error: no request of any point finished", err=True)
+        raise typer.Exit(NOTHING_FINISHED)
 
 
 def default_workers(workload: Workload) -> int:
@@ -169,6 +172,7 @@ def _show(result: SweepResult) -> None:
     from experiments.cli.console import stdout
     from experiments.sweep import short_name
     from experiments.sweep_files import knee_sentences, saturation_sentences
+    from experiments.sweep_warnings import sweep_warnings
     from reports.wording import clean, number, short_keys
 
     console = stdout()
@@ -193,6 +197,8 @@ def _show(result: SweepResult) -> None:
     for point in result.points:
         if point.error:
             console.print(Text(f"failed: {short_name(point.values)}: {clean(point.error)}", "red"), soft_wrap=True)
+    for warning in sweep_warnings(result):
+        console.print(Text(f"warning: {clean(warning)}", "yellow"), soft_wrap=True)
     for sentence in knee_sentences(result):
         console.print(Text(f"Knee: {sentence}"))
     for sentence in saturation_sentences(result):

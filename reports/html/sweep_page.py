@@ -22,6 +22,7 @@ def render_sweep(
     slo: dict | None = None,
     notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
+    about: Sequence[tuple[str, str]] = (),
 ) -> str:
     """One self-contained HTML page of a sweep.
 
@@ -30,7 +31,7 @@ def render_sweep(
             point failed, with `error`), and `path`, the run's folder relative to the page, optionally.
         axes: the swept keys. One that drives the load becomes x, else the first numeric one; the others name the series.
         gpus: by which throughput is divided for tokens/s/GPU; a point's own `gpus` wins.
-        slo: limits in ms (`ttft_ms`), drawn where they belong.
+        slo: limits in ms (`ttft_ms`), drawn where they belong.   about: what ran, for the line under the title.
     """
     sweep = Sweep(points, axes, gpus)
     knees = {name: sweep.knee(name) for name in sweep.series}
@@ -45,6 +46,7 @@ def render_sweep(
         axes=[clean(axis, 80) for axis in axes],
         heads=_heads(axes),
         count=len(points),
+        about=[(clean(word, 40), clean(value, 200)) for word, value in about],
         ranges=next((said for p in points if (said := told(p.get("summary") or {}))), ""),
         knees=[(series if several else "", _said(knee)) for series, knee in knees.items() if sweep.loaded],
         saturated=[(series if several else "", said) for series in sweep.series if (said := _overload(sweep, series))],

@@ -113,3 +113,40 @@ def test_exit_codes_of_a_run(tmp_path: Path) -> None:
         assert (tmp_path / str(code) / "client.parquet").is_file()
     assert "no request finished; most often: status: 429 overloaded" in done.stderr
     assert "Prompt tokens, counted by the server" in CliRunner().invoke(app, ["report", str(tmp_path / "0")]).stdout
+
+
+def test_a_sweep_whose_server_dies_says_so_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    """A point that lost its server counts as run, with a warning, and is run again; exit code 3 where none was reached."""
+    file, out = small_workload(tmp_path), str(tmp_path / "sweep")
+
+    async def dying(call: Call) -> None:
+        if len(call.server.calls) in (6, 7):  # of the second point: a check before each, then its three requests
+            return call.writer.close()
+        return await answer(call)
+
+    with running(FakeServer(script=dying)) as server:
+        command = ["sweep", str(file), "--base-url", server.url, "--set", "load.mode=closed", "--out", out]
+        command += ["--over", "load.concurrency=1,2", "--set", "backend.prompts=ids"]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        assert "warning: concurrency 2: 2 of 3 requests failed (most often cut: " in done.stdout.replace("\n", " ")
+        page = (tmp_path / "sweep" / "report.html").read_text("utf-8")
+        assert "2 of 3 requests failed" in page and f"<span>server</span>{server.url}" in page
+        assert "2 of 3 requests failed" in json.loads((tmp_path / "sweep" / "sweep.json").read_text())["warnings"][0]
+        again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0 and "1 of 2 points were there already" in again.stdout
+    assert "requests failed" not in again.stdout
+    gone = CliRunner().invoke(app, [*command, "--overwrite"])
+    assert gone.exit_code == 3 and "every point failed; the first: cannot reach" in gone.stderr
+
+
+def test_a_sweep_in_which_nothing_finishes(tmp_path: Path) -> None:
+    async def busy(call: Call) -> None:
+        if call.body["max_tokens"] == 2 and "Go on" not in str(call.body["prompt"]):
+            return await call.json({"error": {"message": "overloaded"}}, 503)
+        return await answer(call)
+
+    with running(FakeServer(script=busy)) as server:
+        command = ["sweep", str(small_workload(tmp_path)), "--base-url", server.url, "--out", str(tmp_path / "sweep")]
+        done = CliRunner().invoke(app, [*command, "--over", "seed=1,2"])
+    assert done.exit_code == 3 and "no request of any point finished" in done.stderr
