@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from workloads.errors import InputError, Place
 
-
 COLDEST = 1e-5
 """Temperatures below it are 0: logits divided by less leave the range of float32 (vLLM draws the line there too)."""
 
