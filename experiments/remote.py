@@ -23,14 +23,14 @@ from workloads.errors import InputError, TargetError
 from workloads.traffic import Traffic
 
 if TYPE_CHECKING:
-    from backends.http.client import Access
+    from backends.http.client import Access, Client
     from backends.http.counting import Measure
     from backends.http.request import Form
     from backends.http.server import Server
     from experiments.resolve import Resolved
 
 TIMEOUT = 600.0
-_STANDARD = ("temperature", "top_p", "stop")  # settings that OpenAI's own interface has
+_NOT_THERE = (404, 405, 501)
 _Found = TypeVar("_Found")
 
 
@@ -119,7 +119,7 @@ async def _meet(workload: Workload, access: Access) -> tuple[RemoteBackend, Traf
     from backends.http.client import Client
     from backends.http.counting import Measure, measure
     from backends.http.request import CHAT, Form
-    from backends.http.server import find_count, look, settle_form
+    from backends.http.server import find_count, look
     from backends.http.words import WORDS
 
     said = workload.backend
@@ -132,13 +132,12 @@ async def _meet(workload: Workload, access: Access) -> tuple[RemoteBackend, Traf
         form = Form(
             endpoint, _model(workload, server), settings, "ignore_eos" if forced else "", True, bool(said.chunk_usage)
         )
-        sample: Any = [{"role": "user", "content": "Go on"}] if endpoint == CHAT else "Go on"
-        form, _, notices = await settle_form(client, form, [2000, 2001, 2002] if ids else sample)
-        notices += _several(workload, server, form.model)
+        form, notices = await _settle(client, form, ids, said.endpoint in (None, "auto"))
+        notices += _several(workload, server, form.model) + _too_long(traffic, server)
         found, counted_by = Measure(WORDS), "token ids"
         if not ids and (traffic.texts is None or None in traffic.texts):
             count, counted_by = await find_count(client, form)
-            found = await measure(count, WORDS, chat=endpoint == CHAT, sessions=bool((traffic.parent >= 0).any()))
+            found = await measure(count, WORDS, chat=form.endpoint == CHAT, sessions=bool((traffic.parent >= 0).any()))
             notices += _inexact(found)
         elif not ids:
             counted_by = "words of the trace"
@@ -149,6 +148,26 @@ async def _meet(workload: Workload, access: Access) -> tuple[RemoteBackend, Traf
         said.warmup or 0, said.max_duration or float("inf"), notices,
     )  # fmt: skip
     return backend, traffic
+
+
+async def _settle(client: Client, form: Form, ids: bool, free: bool) -> tuple[Form, list[str]]:
+    """What the server takes of a form, and what is to be said of that; chat where it has no completions, if we are `free`."""
+    from backends.http.request import CHAT
+    from backends.http.server import Refused, settle_form
+
+    message = [{"role": "user", "content": "Go on"}]
+    sample: Any = message if form.endpoint == CHAT else [2000, 2001, 2002] if ids else "Go on"
+    try:
+        form, _, notices = await settle_form(client, form, sample)
+        return form, notices
+    except Refused as refused:
+        if not free or ids or form.endpoint == CHAT or refused.status not in _NOT_THERE:
+            raise
+        try:
+            form, _, notices = await settle_form(client, replace(form, endpoint=CHAT), message)
+        except Refused:  # it is something else that it does not have, such as the model
+            raise refused from None
+    return form, [*notices, "the server has no completions: prompts are sent as chat"]
 
 
 def _inexact(found: Measure) -> list[str]:
@@ -218,7 +237,8 @@ def _model(workload: Workload, server: Server) -> str:
         return workload.backend.model
     if not server.models:
         raise TargetError(
-            f"{workload.backend.base_url} does not say what it serves (/v1/models); name it: --set backend.model=NAME"
+            f"{workload.backend.base_url} does not say what it serves (/v1/models: {server.answered}): is that its address? "
+            "If so, name the model: --set backend.model=NAME"
         )
     return workload.model if workload.model in server.models else server.models[0]
 
@@ -230,11 +250,25 @@ def _several(workload: Workload, server: Server, chosen: str) -> list[str]:
     return [f"the server serves several models; {chosen} is asked, others are {others} (backend.model chooses)"]
 
 
+def _too_long(traffic: Traffic, server: Server) -> list[str]:
+    """Requests that the server will refuse, since it takes no prompt and answer that long."""
+    if server.context is None:
+        return []
+    asked = traffic.input_tokens + np.minimum(traffic.output_tokens, traffic.max_tokens)
+    count = int((asked > server.context).sum())
+    if not count:
+        return []
+    return [
+        f"{count:,} of {len(traffic):,} requests have more than the {server.context:,} tokens that the server takes (the most: "
+        f"{int(asked.max()):,}): it will refuse them"
+    ]
+
+
 def _unused(workload: Workload) -> list[str]:
     """Sections of the file that say nothing to a server, though the same file runs on other backends."""
     notices = []
     if workload.engine.written():
-        notices.append("engine is a description here: the server is set up as it is set up")
+        notices.append("engine only describes the server, which is set up as it is: for `bench validate` and for readers")
     written = [f"backend.{key}" for key in (*REAL_KEYS, "link", "network", "gpus_per_node")
                if getattr(workload.backend, key) is not None]  # fmt: skip
     written += ["cost"] if workload.cost.written() else []

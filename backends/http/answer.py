@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,12 @@ CONNECT, TIMEOUT, STATUS, CUT, STREAM, EMPTY, BROKEN = (
 KINDS = (CONNECT, TIMEOUT, STATUS, CUT, STREAM, EMPTY, BROKEN)
 """Ways in which a request can fail: no connection; no end in time; an HTTP status that is not 2xx; a stream that ended in the
 middle; an error in it; no token at all; something that is no completion."""
+MOST_TOKENS = 10_000_000
+"""No model has a longer context: a server that counts more does not count tokens."""
 _LONGEST = 200  # characters of what a server says that are kept
+_TITLE = re.compile(r"<title[^>]*>([^<]*\S[^<]*)</title", re.IGNORECASE)  # of a page, which says the most in the least
+_DEEPEST = 8  # errors within errors
+_ODD = (ValueError, TypeError, AttributeError, RecursionError)  # what JSON of any shape but that of a chunk leads to
 
 
 @dataclass(slots=True)
@@ -62,7 +68,8 @@ class Answer:
         """Note why it failed; the first reason stays."""
         if not self.kind:
             self.kind = kind
-            words = " ".join(str(message).split())
+            words = " ".join(message[: 2 * _LONGEST].split())
+            words = "".join([letter if letter.isprintable() else "?" for letter in words])  # it goes to a terminal
             self.reason = f"{kind}: {words[:_LONGEST]}" if words else kind
 
 
@@ -76,34 +83,48 @@ class Reader:
     def __init__(self, answer: Answer, keep: bool = False) -> None:
         self._answer, self._keep = answer, keep
         self._text: list[str] = []
-        self._stopped = self._done = False
+        self._stopped = self._done = self._seen = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has come that could be a part of an answer, not even one that cannot be understood."""
+        return not self._seen
 
     def take(self, event: bytes, now: float) -> None:
-        """An event that came at `now`."""
-        answer = self._answer
+        """An event that came at `now`. Nothing that a server says raises."""
+        self._seen = True
         if event == DONE:
             self._done = True
             return
         try:
-            chunk = json.loads(event)
+            chunk = _loaded(event)
+            if self._is_error(chunk):
+                self._answer.fail(STREAM, message_of(chunk))
+                return
             choices = chunk.get("choices") or ()
-        except (ValueError, AttributeError):
-            answer.fail(BROKEN, event[:_LONGEST].decode("utf-8", "replace"))
+            size = sum([self._choice(choice) for choice in choices])
+        except _ODD:
+            if event.strip() == DONE:
+                self._done = True
+            else:
+                self._answer.fail(BROKEN, event[:_LONGEST].decode("utf-8", "replace"))
             return
-        if chunk.get("error") is not None and not choices:
-            answer.fail(STREAM, message_of(chunk))
-            return
+        answer = self._answer
         if answer.any_chunk != answer.any_chunk and choices:
             answer.any_chunk = now
-        usage = chunk.get("usage")
-        size = 0
-        for choice in choices:
-            size += self._choice(choice)
         if size:
             answer.times.append(now)
             answer.sizes.append(size)
-        if usage:
+        usage = chunk.get("usage")
+        if usage and isinstance(usage, dict):
             self._usage(usage, bool(choices))
+
+    @staticmethod
+    def _is_error(chunk: dict[str, Any]) -> bool:
+        """Whether a chunk is an error, in the forms that servers give it."""
+        if chunk.get("error") is not None or chunk.get("object") == "error":
+            return True
+        return "choices" not in chunk and "usage" not in chunk and bool(chunk.get("message") or chunk.get("detail"))
 
     def _choice(self, choice: dict[str, Any]) -> int:
         """Characters that were generated in a choice."""
@@ -111,13 +132,13 @@ class Reader:
             self._stopped = True
         delta = choice.get("delta")
         if delta is None:
-            said, size = choice.get("text") or "", 0
+            said, size = _text(choice.get("text")), 0
         else:
-            said = delta.get("content") or ""
-            size = len(delta.get("reasoning_content") or delta.get("reasoning") or "")
+            said = _text(delta.get("content"))
+            size = len(_text(delta.get("reasoning_content") or delta.get("reasoning")))
             for call in delta.get("tool_calls") or ():
                 made = call.get("function") or {}
-                size += len(made.get("name") or "") + len(made.get("arguments") or "")
+                size += len(_text(made.get("name"))) + len(_text(made.get("arguments")))
         if said and self._keep:
             self._text.append(said)
         return size + len(said)
@@ -135,28 +156,63 @@ class Reader:
         answer = self._answer
         answer.end = now
         answer.text = "".join(self._text)
+        if not answer.output_tokens and len(answer.times):  # there is text, so nobody counted
+            answer.output_tokens = -1
         if not (self._done or self._stopped):
             answer.fail(CUT, "the stream ended before the answer did" if len(answer.times) else "")
         if not len(answer.times):
             answer.fail(EMPTY, "the answer had no token")
 
 
+def _loaded(event: bytes) -> dict[str, Any]:
+    """The object that an event is; bytes that are no UTF-8 are replaced, as browsers do."""
+    try:
+        return json.loads(event)
+    except UnicodeDecodeError:
+        return json.loads(event.decode("utf-8", "replace"))
+
+
+def _text(said: Any) -> str:
+    """A text, or parts of one.
+
+    Raises:
+        TypeError: neither.
+    """
+    if isinstance(said, str):
+        return said
+    if isinstance(said, list):
+        return "".join([_text(part.get("text")) for part in said])
+    if isinstance(said, dict):  # arguments of a call that are not written out as text
+        return json.dumps(said)
+    if said is None:
+        return ""
+    raise TypeError(f"no text: {said!r}")
+
+
+def whole_number(value: Any, most: int = MOST_TOKENS) -> bool:
+    """Whether a server's figure can be a number of tokens."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
 def _count(usage: Any, key: str, otherwise: int) -> int:
     value = usage.get(key) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and value >= 0 else otherwise
+    return value if whole_number(value) else otherwise
 
 
-def message_of(said: Any) -> str:
+def message_of(said: Any, depth: int = 0) -> str:
     """What an error says, in the forms that servers give it: OpenAI's, FastAPI's, plain text."""
     if isinstance(said, bytes | str):
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
         try:
             said = json.loads(text)
-        except ValueError:
-            return text.strip()[:_LONGEST]
+        except (ValueError, RecursionError):
+            title = _TITLE.search(text)
+            return (title.group(1) if title else text).strip()[:_LONGEST]
+    inner = None
     if isinstance(said, dict):
         inner = next((said[key] for key in ("error", "detail", "message") if said.get(key)), None)
-        return message_of(inner) if inner is not None else json.dumps(said)[:_LONGEST]
-    if isinstance(said, list) and said:  # FastAPI's list of what is wrong
-        return message_of(said[0].get("msg") if isinstance(said[0], dict) and said[0].get("msg") else str(said[0]))
-    return str(said)[:_LONGEST]
+    elif isinstance(said, list) and said:  # FastAPI's list of what is wrong
+        inner = said[0].get("msg") if isinstance(said[0], dict) and said[0].get("msg") else str(said[0])
+    if inner is not None and depth < _DEEPEST:
+        return message_of(inner, depth + 1)
+    return (json.dumps(said) if isinstance(said, dict) else str(said))[:_LONGEST]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,10 +22,12 @@ from typing import Any
 import aiohttp
 
 from backends.http.answer import BROKEN, CONNECT, CUT, STATUS, TIMEOUT, Answer, Reader, message_of
-from backends.http.events import EventStream
+from backends.http.events import EventStream, EventTooLong
 
 IDLE, CONNECT_TIMEOUT = 4.0, 30.0
-_LONGEST_ERROR = 1 << 16  # bytes of an error page that are read
+ONE_PIECE = "the answer came in one piece, not as a stream, so that no token has a time"
+_TAIL = re.compile(r"/v1(/models|/(chat/)?completions)?/*$")
+_LONGEST_ERROR, _LONGEST_PAGE = 1 << 16, 1 << 26  # bytes that are read of an error, and of what was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Access:
     """How a server is reached.
 
     Attributes:
-        base_url: with or without `/v1` at its end.   key: sent as a bearer token, if any.
+        base_url: with or without `/v1`, or a path under it, at its end.   key: sent as a bearer token, if any.
         headers: sent besides.   verify_tls: whether its certificate must be good.   timeout: seconds for a whole request.
     """
 
@@ -44,7 +48,12 @@ class Access:
     @property
     def root(self) -> str:
         """The address that `/v1/…`, `/tokenize` and `/metrics` follow."""
-        return self.base_url.rstrip("/").removesuffix("/v1")
+        return _TAIL.sub("", self.base_url).rstrip("/")
+
+    @property
+    def tls(self) -> bool:
+        """Whether it is asked by TLS."""
+        return self.base_url.lower().startswith("https:")
 
 
 class Client:
@@ -67,6 +76,7 @@ class Client:
             headers["Authorization"] = f"Bearer {access.key}"
         trace = aiohttp.TraceConfig()
         trace.on_request_headers_sent.append(self._head_sent)
+        trace.on_request_redirect.append(_redirected)
         self._session = aiohttp.ClientSession(
             headers=headers, trace_configs=[trace], cookie_jar=aiohttp.DummyCookieJar(),
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE, ssl=access.verify_tls, ttl_dns_cache=3600),
@@ -90,12 +100,12 @@ class Client:
         """
         timeout = aiohttp.ClientTimeout(total=min(CONNECT_TIMEOUT, self.access.timeout))
         async with self._session.get(self.access.root + path, timeout=timeout) as response:
-            return response.status, _value(await response.read())
+            return response.status, _value(await _beginning(response, _LONGEST_PAGE))
 
     async def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """As `get`, with a body of JSON."""
         async with self._session.post(self.access.root + path, data=encoded(body)) as response:
-            return response.status, _value(await response.read())
+            return response.status, _value(await _beginning(response, _LONGEST_PAGE))
 
     async def stream(self, path: str, body: bytes, answer: Answer, keep: bool = False) -> Answer:
         """Send a request and note in `answer` what comes; nothing is raised but a cancellation.
@@ -109,7 +119,7 @@ class Client:
             async with self._session.post(self.access.root + path, data=body, trace_request_ctx=answer) as response:
                 answer.status, answer.head = response.status, now()
                 if response.status // 100 != 2:
-                    said = message_of(await response.content.read(_LONGEST_ERROR))
+                    said = message_of(await _beginning(response, _LONGEST_ERROR))
                     answer.fail(STATUS, f"{response.status} {said or response.reason or ''}")
                 else:
                     await self._read(response, answer, keep)
@@ -121,9 +131,17 @@ class Client:
             answer.fail(CONNECT if connecting else TIMEOUT, _late(answer, connecting, self.access.timeout))
         except aiohttp.ClientConnectorError as error:
             answer.fail(CONNECT, told(error))
-        except (aiohttp.ClientError, OSError) as error:
-            unanswered = answer.head != answer.head
-            answer.fail(CUT, "the connection was closed before an answer" if unanswered else told(error))
+        except Moved as error:
+            answer.status = error.status
+            answer.fail(STATUS, str(error))
+        except EventTooLong as error:
+            answer.fail(BROKEN, str(error))
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            odd = isinstance(error, ValueError | aiohttp.ClientResponseError)  # it did answer, with what is no HTTP
+            unanswered = answer.head != answer.head and not odd
+            answer.fail(
+                BROKEN if odd else CUT, "the connection was closed before an answer" if unanswered else told(error)
+            )
         if answer.end != answer.end:
             answer.end = now()
         if answer.sent != answer.sent:
@@ -131,19 +149,58 @@ class Client:
         return answer
 
     async def _read(self, response: aiohttp.ClientResponse, answer: Answer, keep: bool) -> None:
-        if response.content_type == "application/json":
-            said = message_of(await response.content.read(_LONGEST_ERROR))
-            answer.fail(BROKEN, f"no stream but {said}")
-            return
         events, reader, now = EventStream(), Reader(answer, keep), self._now
+        first = b""  # of something that may be no stream
         async for received in response.content.iter_any():
             at = now()
+            if reader.empty and len(first) < _LONGEST_ERROR:
+                first += received
             for event in events.feed(received):
                 reader.take(event, at)
         at = now()
         for event in events.end():
             reader.take(event, at)
+        if reader.empty and first.strip() and not first.lstrip().startswith(b":"):
+            answer.fail(BROKEN, _no_stream(first))
         reader.finish(at)
+
+
+def _no_stream(said: bytes) -> str:
+    """What is said of something that has no event."""
+    value = _value(said)
+    if isinstance(value, dict) and value.get("choices") and value.get("error") is None:
+        return ONE_PIECE
+    return f"no stream but {message_of(said)}"
+
+
+class Moved(aiohttp.ClientError):
+    """A request was sent elsewhere in a way that makes it another: what was posted would be lost.
+
+    Attributes:
+        status: of the answer that said so.
+    """
+
+    def __init__(self, status: int, where: str) -> None:
+        super().__init__(f"{status} moved to {where or 'nowhere'}: write that address as base_url")
+        self.status = status
+
+
+async def _redirected(session: Any, context: SimpleNamespace, parameters: aiohttp.TraceRequestRedirectParams) -> None:
+    """307 and 308 are followed with all that was posted; the others would ask for the page instead."""
+    if parameters.method == "POST" and parameters.response.status in (301, 302, 303):
+        raise Moved(parameters.response.status, parameters.response.headers.get("location", ""))
+
+
+async def _beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """So many bytes of a body, in however many pieces they come."""
+    parts: list[bytes] = []
+    left = most
+    async for received in response.content.iter_any():
+        parts.append(received[:left])
+        left -= len(received)
+        if left <= 0:
+            break
+    return b"".join(parts)
 
 
 def encoded(body: dict[str, Any]) -> bytes:
@@ -153,7 +210,26 @@ def encoded(body: dict[str, Any]) -> bytes:
 
 def told(error: BaseException) -> str:
     """An error of the connection in a few words."""
-    cause = getattr(error, "os_error", None) or error
+    cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted: {cause.verify_message} (backend.verify_tls: false takes it all the same; the "
+            "environment variable SSL_CERT_FILE names a file with a CA of yours)"
+        )
+    if isinstance(cause, ssl.SSLError):
+        return f"no TLS there ({(cause.reason or str(cause)).replace('_', ' ').lower()}): is it http://?"
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    if isinstance(error, aiohttp.TooManyRedirects):
+        return "the server sends from one address to the next without end"
+    if isinstance(
+        error, aiohttp.ClientResponseError
+    ):  # its own words name the address, and show bytes over several lines
+        return error.message.partition("\n")[0].strip(": ") or type(error).__name__
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection was closed before an answer"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the connection was closed in the middle of the answer"
     number = getattr(cause, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number)
@@ -170,5 +246,5 @@ def _value(body: bytes) -> Any:
     text = body.decode("utf-8", "replace")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

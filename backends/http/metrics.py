@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -62,7 +63,7 @@ class Watch:
         return {
             name: round(value - self.first[name])
             for name, value in self.last.items()
-            if value == value and value >= self.first[name]
+            if math.isfinite(value) and value >= self.first[name]
         }
 
 
@@ -87,7 +88,7 @@ def parse(text: str) -> tuple[dict[str, float], int | None]:
         if name == _POOL[0]:
             said = dict(_LABEL.findall(labels or ""))
             size, blocks = said.get("block_size", ""), said.get("num_gpu_blocks", "")
-            pool += int(size) * int(blocks) if size.isdigit() and blocks.isdigit() else 0
+            pool += int(size) * int(blocks) if size.isdecimal() and blocks.isdecimal() else 0
         elif name == _POOL[1]:
             pool += int(number) if 0 < number < 1e12 else 0
         else:

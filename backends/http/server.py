@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from backends.http.answer import CONNECT, CUT, STATUS, TIMEOUT, Answer, message_of
+from backends.http.answer import BROKEN, CONNECT, CUT, STATUS, TIMEOUT, Answer, message_of, whole_number
 from backends.http.client import Client, encoded, told
 from backends.http.counting import OPENING, Count
 from backends.http.request import CHAT, LIMIT, NEW_LIMIT, Form
@@ -17,6 +17,7 @@ from workloads.errors import TargetError
 Prompt = str | list[dict[str, str]] | list[int]
 _REFUSED = (400, 404, 405, 415, 422, 501)  # a server may say in any of these that it does not know a field
 _CHECK_TOKENS = 2
+_KEY = "(backend.api_key_env names the variable that holds the key)"
 _NOTICES = {
     "min_tokens": "the server does not know ignore_eos: answers get their lengths by min_tokens",
     "": "the server cannot be told how long answers shall be (neither ignore_eos nor min_tokens): they end where the model "
@@ -30,13 +31,22 @@ class Server:
 
     Attributes:
         models: names that it serves.   context: its longest prompt plus answer, where it says so.
-        version: where it says so.   told: all of it, for the record.
+        version: where it says so.   told: all of it, for the record.   answered: what /v1/models gave, such as "HTTP 404".
     """
 
     models: list[str] = field(default_factory=list)
     context: int | None = None
     version: str | None = None
     told: dict[str, Any] = field(default_factory=dict)
+    answered: str = ""
+
+
+class Refused(TargetError):
+    """The server refuses requests, or does not answer them; `status` is HTTP's, 0 for none."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 async def look(client: Client) -> Server:
@@ -48,19 +58,18 @@ async def look(client: Client) -> Server:
     try:
         status, said = await client.get("/v1/models")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise TargetError(f"cannot reach {client.access.root}: {told(error)}") from None
+        mute = isinstance(error, aiohttp.ServerDisconnectedError) and not client.access.tls
+        hint = " (is it https://?)" if mute else ""
+        raise TargetError(f"cannot reach {client.access.root}: {told(error)}{hint}") from None
     if status in (401, 403):
-        raise TargetError(
-            f"{client.access.root} refuses the key: HTTP {status} {message_of(said)} (backend.api_key_env names the variable "
-            "that holds it)"
-        )
-    server = Server()
+        raise TargetError(f"{client.access.root} refuses the key: HTTP {status} {message_of(said)} {_KEY}")
+    server = Server(answered=f"HTTP {status}")
     rows = said.get("data") if status == 200 and isinstance(said, dict) else None
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and isinstance(row.get("id"), str):
             server.models.append(row["id"])
             longest = row.get("max_model_len")
-            if server.context is None and isinstance(longest, int) and longest > 0:
+            if server.context is None and whole_number(longest, 1 << 31) and longest > 0:
                 server.context = longest
     server.version = await _version(client)
     server.told = {key: value for key, value in (
@@ -86,7 +95,7 @@ async def settle_form(client: Client, form: Form, prompt: Prompt) -> tuple[Form,
         The form, the answer to it, and what was given up.
 
     Raises:
-        TargetError: it refuses all, or does not answer.
+        Refused: all of it, or there is no answer.
     """
     first: Answer | None = None
     tries = [form, *form.simpler()]
@@ -100,7 +109,7 @@ async def settle_form(client: Client, form: Form, prompt: Prompt) -> tuple[Form,
             break
         if tried.limit == LIMIT and NEW_LIMIT in answer.reason:  # OpenAI's own newer models
             tries = [replace(each, limit=NEW_LIMIT) for each in (tried, *tries)]
-    raise TargetError(f"{client.access.root}{form.path} {_why(first)}")
+    raise Refused(f"{client.access.root}{form.path} {_why(first)}", first.status)
 
 
 async def ask(client: Client, form: Form, prompt: Prompt, tokens: int) -> Answer:
@@ -114,8 +123,10 @@ def _why(answer: Answer) -> str:
         TIMEOUT: "does not answer",
         CUT: "cannot be reached",
         STATUS: "refuses requests",
+        BROKEN: "gives no stream",
     }
-    return f"{words.get(answer.kind, 'gives no answer')}: {answer.reason.removeprefix(answer.kind).lstrip(': ')}"
+    key = f" {_KEY}" if answer.status in (401, 403) else ""
+    return f"{words.get(answer.kind, 'gives no answer')}: {answer.reason.removeprefix(answer.kind).lstrip(': ')}{key}"
 
 
 def _given_up(asked: Form, taken: Form) -> list[str]:
@@ -156,7 +167,7 @@ async def _tokenize(client: Client, form: Form, prompt: Prompt) -> int | None:
     if status != 200 or not isinstance(said, dict):
         return None
     count = said.get("count")
-    if not isinstance(count, int):
+    if not whole_number(count):
         tokens: Sequence[int] | Any = said.get("tokens")
         count = len(tokens) if isinstance(tokens, list) else None
     return count if count and count > 0 else None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 Script = Callable[["Call"], Awaitable[None]]
@@ -96,7 +98,7 @@ class FakeServer:
     Attributes:
         script: what it does with a completion.   models: what /v1/models says; None = 404.
         tokenize: whether it has /tokenize.   gap: seconds between tokens.   count: tokens of a text; a token a word, one before.
-        metrics: the text of /metrics.
+        metrics: the text of /metrics.   tls: a file with a key and its certificate; None = no TLS.
         context: told beside the models.   calls: bodies of completions so far.   seen: paths so far.
     """
 
@@ -110,6 +112,7 @@ class FakeServer:
     headers: list[dict] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
     metrics: str = ""
+    tls: Path | None = None
     at_once: int = 0
     most_at_once: int = 0
     url: str = ""
@@ -159,8 +162,12 @@ def running(server: FakeServer) -> Iterator[FakeServer]:
     stop = asyncio.Event()
 
     async def main() -> None:
-        listening = await asyncio.start_server(server._serve, "127.0.0.1", 0, backlog=2048)
-        server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        context = None
+        if server.tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(server.tls)
+        listening = await asyncio.start_server(server._serve, "127.0.0.1", 0, backlog=2048, ssl=context)
+        server.url = f"{'https' if context else 'http'}://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         started.set()
         await stop.wait()
         listening.close()

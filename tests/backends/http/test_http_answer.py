@@ -113,7 +113,9 @@ def test_a_reason_to_stop_is_as_good_as_done() -> None:
         ({"error": {"message": "too long", "type": "x"}}, "too long"),
         ({"detail": [{"loc": ["body"], "msg": "field required"}]}, "field required"),
         ({"object": "error", "message": "no such model"}, "no such model"),
-        (b'{"error": "plain"}', "plain"), (b"<html>Bad Gateway</html>", "<html>Bad Gateway</html>"), (b"", ""),
+        (b'{"error": "plain"}', "plain"), (b"", ""),
+        (b"<html><head><title>502 Bad Gateway</title></head>\r\n<body><h1>502 Bad\nGateway</h1></body>", "502 Bad Gateway"),
+        (b"<html>", "<html>"), (b"< 3", "< 3"),
         ({"detail": "Not Found"}, "Not Found"), ([1], "1"), (None, "None"),
     ],
 )  # fmt: skip

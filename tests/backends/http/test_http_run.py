@@ -282,7 +282,7 @@ def test_a_server_that_says_no(tmp_path: Path) -> None:
 
     with pytest.raises(TargetError, match=r"refuses requests: 404 The model `x` does not exist"):
         run(FakeServer(script=refuse), tmp_path, backend={"model": "x"})
-    with pytest.raises(TargetError, match="gives no answer: no stream but"):
+    with pytest.raises(TargetError, match="gives no stream: the answer came in one piece"):
         run(FakeServer(script=whole), tmp_path)
     with pytest.raises(TargetError, match="does not say what it serves"):
         run(FakeServer(models=None), tmp_path)
@@ -379,7 +379,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
 
 def test_what_a_server_does_not_read_is_told(tmp_path: Path) -> None:
     data = run(FakeServer(), tmp_path, engine={"preset": "vllm"}, backend={"gpu": "h100-sxm", "dtype": "bf16"})
-    assert any(each.startswith("engine is a description here") for each in data.warnings)
+    assert any(each.startswith("engine only describes the server") for each in data.warnings)
     assert any("backend.dtype has no effect on backend http" in each for each in data.warnings)
     assert data.config["engine"]["preset"]["value"] == "vllm@0.33" and data.info["gpu"] == "h100-sxm"
 
