@@ -98,14 +98,21 @@ class Client:
         Raises:
             aiohttp.ClientError, TimeoutError: no answer.
         """
-        timeout = aiohttp.ClientTimeout(total=min(CONNECT_TIMEOUT, self.access.timeout))
-        async with self._session.get(self.access.root + path, timeout=timeout) as response:
-            return response.status, _value(await _beginning(response, _LONGEST_PAGE))
+        limit = aiohttp.ClientTimeout(total=min(CONNECT_TIMEOUT, self.access.timeout))
+        return await self._page("GET", path, timeout=limit)
 
     async def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """As `get`, with a body of JSON."""
-        async with self._session.post(self.access.root + path, data=encoded(body)) as response:
-            return response.status, _value(await _beginning(response, _LONGEST_PAGE))
+        return await self._page("POST", path, data=encoded(body))
+
+    async def _page(self, method: str, path: str, **how: Any) -> tuple[int, Any]:
+        try:
+            async with self._session.request(method, self.access.root + path, **how) as response:
+                return response.status, _value(await _beginning(response, _LONGEST_PAGE))
+        except ValueError as error:
+            if isinstance(error, aiohttp.ClientError):
+                raise
+            raise Unsendable(str(error)) from error
 
     async def stream(self, path: str, body: bytes, answer: Answer, keep: bool = False) -> Answer:
         """Send a request and note in `answer` what comes; nothing is raised but a cancellation.
@@ -173,6 +180,10 @@ def _no_stream(said: bytes) -> str:
     return f"no stream but {message_of(said)}"
 
 
+class Unsendable(aiohttp.ClientError):
+    """An address or a header that no request can have."""
+
+
 class Moved(aiohttp.ClientError):
     """A request was sent elsewhere in a way that makes it another: what was posted would be lost.
 
@@ -220,6 +231,8 @@ def told(error: BaseException) -> str:
         return f"no TLS there ({(cause.reason or str(cause)).replace('_', ' ').lower()}): is it http://?"
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"
+    if isinstance(error, aiohttp.InvalidURL):
+        return "that is no address"
     if isinstance(error, aiohttp.TooManyRedirects):
         return "the server sends from one address to the next without end"
     if isinstance(

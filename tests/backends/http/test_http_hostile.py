@@ -13,11 +13,13 @@ pytest.importorskip("aiohttp")
 
 from backends.http import client as client_module
 from backends.http import events as events_module
-from backends.http.answer import BROKEN, CUT, EMPTY, MOST_TOKENS, STATUS, STREAM, Answer, Reader, message_of
+from backends.http.answer import BROKEN, CONNECT, CUT, EMPTY, MOST_TOKENS, STATUS, STREAM, Answer, Reader, message_of
 from backends.http.client import Access, Client
 from backends.http.events import DONE, EventStream, EventTooLong
 from backends.http.metrics import Watch, parse
+from backends.http.server import look
 from backends.http.tokens import CHUNKS, USAGE, source_of, tokens_of_chunks, total_of
+from workloads.errors import TargetError
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 
@@ -243,3 +245,23 @@ def test_figures_without_sense_are_left_out() -> None:
     watch.note(0.0, text % 1)
     watch.note(1.0, text % "+Inf")
     assert watch.gained() == {}
+
+
+@pytest.mark.parametrize(
+    ("address", "header", "words"),
+    [
+        ("http://" + "a" * 64 + ".com", "x", "idna"), ("http://[::1", "x", "no address"), ("http://x:99999", "x", "no address"),
+        ("", "a\r\nb: c", "header"), ("http://[::1]:1", "x", ""), ("http://nowhere.invalid", "x", ""),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sent_is_told(address: str, header: str, words: str) -> None:
+    async def ask() -> Answer:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        here = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Client(Access(address or here, headers={"x": header})) as client:
+            with pytest.raises(TargetError, match="(?i)cannot reach .*" + words):
+                await look(client)
+            return await client.stream("/v1/completions", b"{}", Answer(0, 0.0))
+
+    answer = asyncio.run(ask())
+    assert answer.kind in (CONNECT, BROKEN) and words in answer.reason.lower()
