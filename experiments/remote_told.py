@@ -130,7 +130,7 @@ def _slow(remote: RemoteBackend, found: Found, facts: dict[str, Any]) -> list[st
     )
     if lag is not None and lag > LATE and connect > lag / 2:
         warnings.append(
-            f"new connections took {connect * 1e3:.3g} ms (p99), most of the {lag * 1e3:.3g} ms that requests were sent late by"
+            f"requests waited {connect * 1e3:.3g} ms (p99) for new connections, most of the {lag * 1e3:.3g} ms of being late"
         )
     elif lag is not None and lag > LATE and not told_anyway:
         warnings.append(f"requests were sent late: p99 {lag * 1e3:.3g} ms")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reports.wording import alike
+
 if TYPE_CHECKING:
     from experiments.sweep import Point, SweepResult
 
@@ -23,8 +25,8 @@ def sweep_warnings(result: SweepResult) -> list[str]:
     warnings = []
     for point in losers[:_TOLD]:
         s = point.summary
-        reasons = s.get("failed_reasons") or {}
-        common = f" (most often {max(reasons, key=lambda text: reasons[text])})" if reasons else ""
+        reasons = alike(s.get("failed_reasons") or {}, 200, 1)
+        common = f" (most often {reasons[0][0]})" if reasons else ""
         warnings.append(f"{short_name(point.values)}: {s['failed']:,} of {s['requests']:,} requests failed{common}")
     if len(losers) > _TOLD:
         warnings.append(f"{len(losers) - _TOLD} more points have requests that failed")

@@ -18,8 +18,9 @@ from reports.gate import GateResult
 from reports.metrics import notices
 from reports.run_data import RunData
 from reports.uncertainty import interval_of, told
-from reports.wording import between, clean, encodable, number, seconds, setting, share, simulator_speed
+from reports.wording import alike, between, clean, encodable, number, seconds, setting, share, simulator_speed
 
+_REASONS = 5  # of each outcome, on the terminal
 _COLOUR = {"stable": "green", "backlogged": "yellow", "overloaded": "red", "unknown": "red"}
 
 
@@ -129,8 +130,9 @@ def _counts(s: dict) -> list[tuple[str, str]]:
     for status in ("failed", "refused", "cancelled", "unfinished"):
         if s[status] or status == "failed":
             rows.append((f"{status.capitalize()} requests", number(s[status])))
-        for reason, count in list(s.get(f"{status}_reasons", {}).items())[:5]:
-            rows.append((f"  {clean(reason, 60)}", number(count)))
+        rows += [
+            (f"  {reason}", number(count)) for reason, count in alike(s.get(f"{status}_reasons", {}), 60, _REASONS)
+        ]
     return rows
 
 

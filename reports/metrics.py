@@ -24,6 +24,7 @@ from reports.percentiles import PERCENTILES, Distribution, needed, statistics
 from reports.run_data import CANCELLED, FAILED, FINISHED, REFUSED, UNFINISHED, Requests, RunData
 from reports.saturation import saturation
 from reports.uncertainty import uncertain
+from reports.wording import alike
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 STEADY_SHARE = 0.95  # of the cap: a closed loop is steady while this many are in flight
@@ -33,6 +34,8 @@ _OF_SENDING = (
 )  # fmt: skip
 """What cannot be told of a run whose requests have no times of sending, beside its duration and what follows from that."""
 LAG_LIMIT_S, LAG_LIMIT_SHARE, RATE_KEPT = 0.010, 0.05, 0.95
+FAILURES_TOLD = 0.01
+"""Share of the requests that may fail without a word."""
 
 
 def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
@@ -295,10 +298,16 @@ def _engine(data: RunData) -> dict:
 def notices(summary: dict) -> list[str]:
     """Sentences about figures that need care, for the console and the page."""
     found = []
+    if summary["failed"] > FAILURES_TOLD * summary["requests"]:
+        common = "".join(f" (most often {reason})" for reason, _ in alike(summary["failed_reasons"], 200, 1)[:1])
+        found.append(
+            f"{summary['failed']:,} of {summary['requests']:,} requests failed{common}: latencies and rates are those of the "
+            "others, under a lighter load than was asked for"
+        )
     if summary.get("send_lag_ok") is False:
         found.append(
-            f"requests were sent late (p99 {summary['p99_send_lag_ms']:.3g} ms behind schedule): "
-            "the client, not the server, limits this run; read the E2E from schedule"
+            f"requests were sent late (p99 {summary['p99_send_lag_ms']:.3g} ms behind schedule): latencies count from sending, "
+            "the E2E from schedule from when each was due"
         )
     if summary.get("rate_kept") is False and summary["saturation"]["label"] != "overloaded":
         found.append("less than 95 % of the asked rate was sent: this point is not valid")

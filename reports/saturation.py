@@ -15,7 +15,9 @@ after its queue stopped running empty, until the last one waiting was taken, ove
 filled up, and the one in which it ran empty, say nothing of that; a run that has no more than those gets no number.
 
 A closed loop sends only when something finishes, so its queue cannot grow and it is never overloaded. Where nobody saw
-the queue (a remote server), the number in flight stands for it.
+the queue (a remote server), the number in flight stands for it; in a closed loop, whose number in flight is fixed, what the
+server itself says of its queue. Where more than 5 % of the requests failed, the load was not the one asked for, and nothing is
+said.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reports.buckets import bucket_widths
 from reports.concurrency import InFlight
-from reports.run_data import FINISHED, REFUSED, UNFINISHED, RunData
+from reports.run_data import FAILED, FINISHED, REFUSED, UNFINISHED, RunData
 
 _FACTS = ("growth_per_s", "growth_share", "served_per_s", "drain_s", "mean_queue_s", "mean_waiting")
 STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
-GROWTH, CHANCE, DRAIN, MATERIAL, BURST = 0.05, 2.5, 0.05, 0.1, 0.05
+GROWTH, CHANCE, DRAIN, MATERIAL, BURST, FAILURES = 0.05, 2.5, 0.05, 0.1, 0.05, 0.05
 CROWD = 0.02
 """Share of the longest queue above which the engine counts as full: a prompt on its way for a step is no queue."""
 
@@ -38,8 +41,8 @@ def saturation(data: RunData) -> dict:
     """Label a run by the rule above.
 
     Returns:
-        `label` ("stable" | "backlogged" | "overloaded"; "unknown" when nothing finished), `sentence`, and what they
-        rest on, None where it cannot be told: `growth_per_s` (requests a second by which the queue grew),
+        `label` ("stable" | "backlogged" | "overloaded"; "unknown" when nothing finished, or much failed), `sentence`, and
+        what they rest on, None where it cannot be told: `growth_per_s` (requests a second by which the queue grew),
         `growth_share` (of the arrival rate), `served_per_s` (what an overloaded engine keeps up with), `drain_s` (last
         sent to last token beyond a typical service time), `mean_queue_s`, `mean_waiting`.
     """
@@ -56,6 +59,10 @@ def saturation(data: RunData) -> dict:
             "sentence": "Nothing finished, so nothing can be said of saturation.",
             **facts,
         }
+    failed = int((r.status == FAILED).sum())
+    if failed > FAILURES * len(r):
+        sentence = f"{failed:,} of {len(r):,} requests failed, so nothing can be said of saturation."
+        return {"label": "unknown", "sentence": sentence, **facts}
     window = float(sent.max() - sent.min())
     queue, seen = _queue(data)
     service = r.finish[done] - (r.admitted[done] if seen else r.sent[done])
@@ -183,6 +190,8 @@ def _open(data: RunData, facts: dict, service: np.ndarray, window: float, burst:
 def _closed(data: RunData, facts: dict, service: np.ndarray) -> dict:
     cap = data.info["load"].get("concurrency")
     clients = f"{cap} clients" if cap else "the clients"
+    if facts["mean_queue_s"] is None:
+        return _closed_unseen(data, facts, clients)
     if _material(data, facts, service):
         waiting = facts["mean_waiting"]
         sentence = (
@@ -191,6 +200,25 @@ def _closed(data: RunData, facts: dict, service: np.ndarray) -> dict:
         )
         return {"label": "backlogged", "sentence": sentence, **facts}
     sentence = f"Stable: the engine took what {clients} sent without making them queue."
+    return {"label": "stable", "sentence": sentence, **facts}
+
+
+def _closed_unseen(data: RunData, facts: dict, clients: str) -> dict:
+    """A closed loop on a server, by what that says of its own queue, if it does."""
+    t, width = data.timeline, bucket_widths(data)
+    told = len(width) and "server_counters" in (data.host.get("client") or {})
+    if not told:
+        sentence = f"Stable: {clients} in a closed loop; whether they queued in the server, nobody saw."
+        return {"label": "stable", "sentence": sentence, **facts}
+    running, waiting = (float(np.dot(each, width) / width.sum()) for each in (t.running, t.waiting))
+    facts["mean_waiting"] = waiting
+    if waiting > MATERIAL * running:
+        sentence = (
+            f"Backlogged: of {clients}, {waiting:.3g} waited on average, as the server says; "
+            "it is full, and more clients would only wait longer."
+        )
+        return {"label": "backlogged", "sentence": sentence, **facts}
+    sentence = f"Stable: of {clients}, {waiting:.3g} waited on average, as the server says."
     return {"label": "stable", "sentence": sentence, **facts}
 
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+_NUMBER = re.compile(r"\d[\d,.]*")
+_STATUS = len("status: 404 ")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -124,6 +126,22 @@ def clean(text: Any, limit: int = 2000) -> str:
     """Text from outside, cut to `limit`, without control characters (escape codes, bidirectional tricks)."""
     text = _CONTROL.sub(" ", str(text)).encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def alike(reasons: Mapping[str, int], limit: int, most: int) -> list[tuple[str, int]]:
+    """Reasons with how often each was given, the most frequent first; those that differ in their numbers alone are one.
+
+    Args:
+        limit: characters of a reason.   most: reasons that are told; what is left is "others".
+    """
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for reason, count in reasons.items():
+        head, rest = reason[:_STATUS], reason[_STATUS:]  # 429 and 503 are not alike
+        groups.setdefault(head + _NUMBER.sub("#", rest), []).append((count, reason))
+    found = sorted(((sum(count for count, _ in group), max(group)[1]) for group in groups.values()), reverse=True)
+    told = [(clean(reason, limit), count) for count, reason in found[:most]]
+    left = sum(count for count, _ in found[most:])
+    return [*told, ("others", left)] if left else told
 
 
 def encodable(text: str, encoding: str | None) -> str:

@@ -16,10 +16,11 @@ from reports.kv_use import KINDS
 from reports.metrics import distributions, notices
 from reports.run_data import RunData
 from reports.uncertainty import interval_of, told
-from reports.wording import between, clean, number, seconds, setting, share, simulator_speed, size
+from reports.wording import alike, between, clean, number, seconds, setting, share, simulator_speed, size
 
 LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E latency"))
 STATS = ("mean", "std", "p50", "p90", "p95", "p99")
+_REASONS = 15  # of each outcome
 SOURCES = ("user", "preset", "derived")
 
 
@@ -206,9 +207,9 @@ def _outcomes(s: dict) -> list[tuple[str, str, str, bool]]:
     rows = [("finished", number(s["completed"]), share(s["completed"] / total), False)]
     for status in ("failed", "refused", "cancelled", "unfinished"):
         rows.append((status, number(s[status]), share(s[status] / total), False))
-        for reason, count in s.get(f"{status}_reasons", {}).items():
-            rows.append((clean(reason, 200), number(count), share(count / total), True))
-    return rows[:60]
+        for reason, count in alike(s.get(f"{status}_reasons", {}), 200, _REASONS):
+            rows.append((reason, number(count), share(count / total), True))
+    return rows
 
 
 def _host(data: RunData, s: dict) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from reports.gate import gate, update_baseline
 from reports.metrics import summarize
 from reports.plan import print_plan
 from reports.uncertainty import interval_of
-from reports.wording import clean, number, seconds, share, size
+from reports.wording import alike, clean, number, seconds, share, size
 
 HOSTILE = "[red]名前[/red] <script> \x1b[31mboo\x07 \u202eevil"
 
@@ -109,3 +109,12 @@ def test_ranges_stand_beside_figures_where_there_is_room():
     run.config = {"traffic": {"trace": {}}}
     bare = summarize(run)
     assert "Ranges" not in printed(lambda console: print_summary(run, bare, console), width=140)
+
+
+def test_reasons_that_differ_in_numbers_alone_are_told_once():
+    reasons = {f"status: 400 at most 8,192 tokens, not {n}": 1 for n in range(9000, 9020)}
+    reasons |= {"status: 503 busy": 3, "status: 429 busy": 4, "cut: half": 1, "connect: refused": 2}
+    told = alike(reasons, 60, 3)
+    assert told[0][1] == 20 and told[0][0].startswith("status: 400 at most 8,192 tokens, not 90")
+    assert told[1:] == [("status: 429 busy", 4), ("status: 503 busy", 3), ("others", 3)]
+    assert alike({}, 60, 3) == [] and alike({"x" * 99: 1}, 10, 1) == [("xxxxxxx...", 1)]

@@ -21,7 +21,7 @@ pytest.importorskip("aiohttp")
 from experiments import runner
 from experiments.workload_file import load_workload
 from reports.compare.comparison import figure_of
-from reports.metrics import summarize
+from reports.metrics import notices, summarize
 from reports.run_data import RunData
 from reports.run_folder import read_run, write_run
 from workloads.errors import InputError, TargetError
@@ -458,3 +458,30 @@ def test_the_page_tells_what_client_and_server_say_and_nothing_that_nobody_saw(t
     assert "to the first token" in page and '<tr class="part"><th scope="row">queue' not in page
     assert f"<li><span>server</span>{data.config['backend']['base_url']['value']}</li>" in page
     assert "client.chunk gap mean" not in page and "client.prompt seed" in page
+
+
+def test_a_run_of_which_much_failed_is_not_called_stable(tmp_path: Path) -> None:
+    async def shedding(call: Call) -> None:
+        if len(call.server.calls) > 5:
+            return await call.json({"error": {"message": "too many"}}, 429)
+        return await answer(call)
+
+    summary = summarize(run(FakeServer(script=shedding), tmp_path))
+    assert summary["failed"] == 8 and summary["saturation"]["label"] == "unknown"
+    assert summary["saturation"]["sentence"] == "8 of 12 requests failed, so nothing can be said of saturation."
+    (told,) = [each for each in notices(summary) if "failed" in each]
+    assert told.startswith("8 of 12 requests failed (most often status: 429 too many): latencies and rates are those of the")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "label", "words"),
+    [
+        ("", "stable", "Stable: 3 clients in a closed loop; whether they queued in the server, nobody saw."),
+        ("vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n", "backlogged", "of 3 clients, 1 waited on average"),
+        ("vllm:num_requests_running 3\nvllm:num_requests_waiting 0\n", "stable", "0 waited on average, as the server says"),
+    ],
+)  # fmt: skip
+def test_what_a_closed_loop_on_a_server_can_tell(tmp_path: Path, metrics: str, label: str, words: str) -> None:
+    data = run(FakeServer(metrics=metrics, gap=0.002), tmp_path, load={"mode": "closed", "concurrency": 3})
+    found = summarize(data)["saturation"]
+    assert found["label"] == label and words in found["sentence"]
