@@ -6,8 +6,12 @@ import asyncio
 import gzip
 import json
 import math
+from collections import Counter
+from pathlib import Path
 
 import pytest
+from scripted_server import Call, FakeServer, answer
+from test_http_run import SYNTHETIC, run
 
 pytest.importorskip("aiohttp")
 
@@ -77,8 +81,8 @@ def page(status: str, kind: str, body: bytes, more: str = "") -> bytes:
     ids=["lf", "crlf", "cr", "mark of the byte order", "no blank", "other fields", "no empty line", "blanks"],
 )  # fmt: skip
 def test_a_stream_is_the_same_however_it_is_written_and_comes(said: bytes, split: int) -> None:
-    answer = answered(HEAD + said, split=split)
-    assert answer.good and answer.text == "é✓✓🙂" and list(answer.sizes) == [1, 2, 1]
+    got = answered(HEAD + said, split=split)
+    assert got.good and got.text == "é✓✓🙂" and list(got.sizes) == [1, 2, 1]
 
 
 @pytest.mark.parametrize("split", [0, 1])
@@ -102,8 +106,8 @@ def test_a_stream_is_the_same_however_it_is_written_and_comes(said: bytes, split
     ],
 )  # fmt: skip
 def test_what_is_no_stream_has_a_reason(said: bytes, kind: str, words: str, split: int) -> None:
-    answer = answered(said, split=split)
-    assert answer.kind == kind and words in answer.reason and not math.isnan(answer.end) and "\x1b" not in answer.reason
+    got = answered(said, split=split)
+    assert got.kind == kind and words in got.reason and not math.isnan(got.end) and "\x1b" not in got.reason
 
 
 @pytest.mark.parametrize(
@@ -120,8 +124,8 @@ def test_a_stream_that_is_compressed_unasked() -> None:
 
 def test_an_event_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "LONGEST", 1000)
-    answer = answered(HEAD + b"data: " + b"x" * 5000)
-    assert answer.kind == BROKEN and "an event of more than 1,000 bytes" in answer.reason
+    got = answered(HEAD + b"data: " + b"x" * 5000)
+    assert got.kind == BROKEN and "an event of more than 1,000 bytes" in got.reason
     stream = EventStream()
     with pytest.raises(EventTooLong):
         for _ in range(300):
@@ -148,12 +152,12 @@ def test_pieces_of_a_long_line_are_put_together_once(monkeypatch: pytest.MonkeyP
     ],
 )  # fmt: skip
 def test_a_chunk_of_another_shape_is_not_understood(event: str) -> None:
-    answer = Answer(0, 0.0)
-    reader = Reader(answer, keep=True)
+    got = Answer(0, 0.0)
+    reader = Reader(got, keep=True)
     for each in (event.encode(), chunk("a").encode(), DONE):
         reader.take(each, 1.0)
     reader.finish(2.0)
-    assert answer.kind == BROKEN and len(answer.reason) < 250
+    assert got.kind == BROKEN and len(got.reason) < 250
 
 
 @pytest.mark.parametrize(
@@ -166,11 +170,11 @@ def test_a_chunk_of_another_shape_is_not_understood(event: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_generated_in_a_chunk(event: str, size: int, text: str) -> None:
-    answer = Answer(0, 0.0)
-    reader = Reader(answer, keep=True)
+    got = Answer(0, 0.0)
+    reader = Reader(got, keep=True)
     reader.take(event.encode(), 1.0)
     reader.finish(2.0)
-    assert sum(answer.sizes) == size and answer.text == text and answer.kind in (CUT, EMPTY)
+    assert sum(got.sizes) == size and got.text == text and got.kind in (CUT, EMPTY)
 
 
 def test_bytes_that_are_no_unicode_are_replaced() -> None:
@@ -185,8 +189,8 @@ def test_bytes_that_are_no_unicode_are_replaced() -> None:
     ],
 )  # fmt: skip
 def test_an_error_in_a_stream_in_the_forms_that_servers_give_it(event: str) -> None:
-    answer = answered(HEAD + sse(chunk("a"), event))
-    assert (answer.kind, answer.reason) == (STREAM, f"{STREAM}: boom") and len(answer.times) == 1
+    got = answered(HEAD + sse(chunk("a"), event))
+    assert (got.kind, got.reason) == (STREAM, f"{STREAM}: boom") and len(got.times) == 1
 
 
 def test_errors_within_errors() -> None:
@@ -200,8 +204,8 @@ def test_a_usage_that_is_none_counts_nothing(told: object, each: bool) -> None:
     events = (
         [chunk("a", usage=told), chunk("b", usage=told)] if each else [chunk("a"), chunk("b"), chunk("", usage=told)]
     )
-    answer = answered(HEAD + sse(*events))
-    assert answer.good and source_of(answer) == CHUNKS and total_of(answer) == 2
+    got = answered(HEAD + sse(*events))
+    assert got.good and source_of(got) == CHUNKS and total_of(got) == 2
 
 
 @pytest.mark.parametrize("count", ["3", -1, True, 2.0, None, 10**12, 10**30, 0])
@@ -210,14 +214,14 @@ def test_a_count_that_cannot_be_one_is_none(count: object, each: bool) -> None:
     """0 is none for an answer with text; more than any context is a server that counts something else."""
     usage = {"completion_tokens": count, "prompt_tokens": count, "prompt_tokens_details": {"cached_tokens": count}}
     events = [chunk("a", usage=usage if each else None), chunk("b", usage=usage)]
-    answer = answered(HEAD + sse(*events))
-    assert answer.good and source_of(answer) == CHUNKS and tokens_of_chunks(answer).tolist() == [1, 1]
-    assert answer.prompt_tokens in (-1, 0) and answer.cached_tokens in (-1, 0)
+    got = answered(HEAD + sse(*events))
+    assert got.good and source_of(got) == CHUNKS and tokens_of_chunks(got).tolist() == [1, 1]
+    assert got.prompt_tokens in (-1, 0) and got.cached_tokens in (-1, 0)
 
 
 def test_the_largest_count_is_one() -> None:
-    answer = answered(HEAD + sse(chunk("a"), json.dumps({"choices": [], "usage": {"completion_tokens": MOST_TOKENS}})))
-    assert source_of(answer) == USAGE and tokens_of_chunks(answer).tolist() == [MOST_TOKENS]
+    got = answered(HEAD + sse(chunk("a"), json.dumps({"choices": [], "usage": {"completion_tokens": MOST_TOKENS}})))
+    assert source_of(got) == USAGE and tokens_of_chunks(got).tolist() == [MOST_TOKENS]
 
 
 def test_a_page_without_end_is_read_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,5 +267,37 @@ def test_what_cannot_be_sent_is_told(address: str, header: str, words: str) -> N
                 await look(client)
             return await client.stream("/v1/completions", b"{}", Answer(0, 0.0))
 
-    answer = asyncio.run(ask())
-    assert answer.kind in (CONNECT, BROKEN) and words in answer.reason.lower()
+    got = asyncio.run(ask())
+    assert got.kind in (CONNECT, BROKEN) and words in got.reason.lower()
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("load", [{"mode": "open"}, {"mode": "closed", "concurrency": 5}])
+def test_every_request_of_a_run_has_one_end(tmp_path: Path, load: dict, turns: int) -> None:
+    """Whatever a server does: what it answered well is finished, the rest has failed or, after a failed turn, was not sent."""
+    bad = ["[1]", chunk(5), "{", '{"error": "[/red]"}', "[" * 100_000, chunk("a", usage="x")[:-9]]
+    answers = [answer, answer, *bad, 429, answer, "cut", answer, answer, answer]
+    given: list[object] = []
+
+    async def any_of_them(call: Call) -> None:
+        if len(call.server.calls) == 1:  # the question what it takes
+            return await answer(call)
+        what = answers[len(given) % len(answers)]
+        given.append(what)
+        await asyncio.sleep(0.01)
+        if what is answer:
+            return await answer(call)
+        if what == 429:
+            return await call.json({"error": {"message": "[/red]"}}, 429)
+        await call.start()
+        await call.event(call.chunk("a") if what == "cut" else str(what))
+        return call.writer.close() if what == "cut" else await call.end()
+
+    server = FakeServer(script=any_of_them)
+    synthetic = {**SYNTHETIC, "requests": 60, **({"sessions": {"turns": turns}} if turns > 1 else {})}
+    data = run(server, tmp_path, traffic={"synthetic": synthetic}, load=load)
+    count = Counter(data.requests.status)
+    assert count["finished"] == given.count(answer) and count["failed"] == len(given) - given.count(answer)
+    assert count.total() == 60 and count["refused"] == 60 - len(given) and (not count["refused"] or turns > 1)
+    assert load["mode"] == "open" or server.most_at_once == 5
+    assert (data.requests.first_token >= data.requests.sent)[data.requests.status == "finished"].all()
