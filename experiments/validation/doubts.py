@@ -65,6 +65,8 @@ def _memory(cell: Cell) -> list[str]:
 def _first_token(cell: Cell) -> list[str]:
     """Reasons why a TTFT may be far off."""
     result, found = cell.result, []
+    if cell.deployment.mapped.prompts:
+        found.append("the same prompts come again and again: what of them is cached by then decides the first token")
     queue = result.facts.get("queue_ms", 0.0)
     mean = result.figures["ttft_ms_mean"]
     if queue > QUEUE_MS and queue > QUEUE_SHARE * mean and result.figures["ttft_ms_p50"] > ALL_ALONG * mean:

@@ -130,6 +130,13 @@ def prompt_and_1500(model: ModelSpec, gpu: GPUSpec, *, inputs: float, number: in
     return {"max_num_batched_tokens": round(inputs) + number + 1500}
 
 
+def prompt_and_1500_for_so_many(
+    model: ModelSpec, gpu: GPUSpec, *, inputs: float, number: int, **_: object
+) -> dict[str, int]:
+    """The same, with no more running than the load has: what that generator sets for SGLang."""
+    return {**prompt_and_1500(model, gpu, inputs=inputs, number=number), "max_num_seqs": number}
+
+
 def _up(value: float, unit: int) -> int:
     return math.ceil(value / unit) * unit
 
@@ -141,4 +148,5 @@ LIMITS = {
     "one-prompt": one_prompt,
     "one-prompt-or-8192": one_prompt_or_8192,
     "prompt-and-1500": prompt_and_1500,
+    "prompt-and-1500-for-so-many": prompt_and_1500_for_so_many,
 }

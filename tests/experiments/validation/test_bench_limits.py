@@ -1,6 +1,6 @@
 """Limits that TensorRT-LLM's benchmark tool sets by itself, and to which of its versions they belong."""
 
-from experiments.validation.limits import prompt_and_1500, trtllm_bench, trtllm_bench_listed, trtllm_bench_whole
+from experiments.validation.limits import LIMITS, prompt_and_1500, trtllm_bench, trtllm_bench_listed, trtllm_bench_whole
 from experiments.validation.mapping import map_row
 from sim.hardware import load_gpu
 from sim.models import load_model
@@ -67,4 +67,6 @@ def test_what_a_generator_of_deployments_sets(row):
     assert map_row(row(**other, engine="trtllm", engine_version="1.2.0rc6")).prompts == 100
     dump = {**made, "notes": "origin: InferenceX/InferenceMAX dump"}
     assert map_row(row(**dump, engine="vllm", engine_version="0.12.0")).prompts == 0
+    number = LIMITS["prompt-and-1500-for-so-many"](load_model("Llama-3.1-8B"), H100, inputs=4000, number=64)
+    assert number == {"max_num_batched_tokens": 5564, "max_num_seqs": 64}
     assert prompt_and_1500(load_model("Llama-3.1-8B"), H100, inputs=4000, number=64) == {"max_num_batched_tokens": 5564}

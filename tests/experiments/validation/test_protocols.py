@@ -121,6 +121,8 @@ def test_a_client_that_repeats_its_prompts(row):
     assert (point.skip, synthetic["requests"], synthetic["prefix"]["count"]) == (128, 128 + 640, 100)
     repeated = simulate(point)
     assert repeated.facts["cached_share"] > 0.8
+    told = validate([replace(made, metric="ttft_ms"), replace(made, metric="tpot_ms")], jobs=1).cells
+    assert ["again and again" in " ".join(cell.warnings) for cell in told] == [True, False]
     counted = simulate(replace(point, skip=0))
     assert counted.figures["ttft_ms_mean"] > 1.5 * repeated.figures["ttft_ms_mean"]
     assert map_row(row(notes="", load_kind="closed_loop_concurrency")).prompts == 0

@@ -195,7 +195,7 @@ def test_a_first_token_that_waits_all_along_is_doubted(median, warned):
     cell = Part(
         result=Part(facts={"queue_ms": 700.0, "kv_tokens": 1e9}, figures=figures, config={}),
         point=Part(front_end=True, workload={"load": {"mode": "open"}}),
-        deployment=Part(layout=Part(replicas=1)),
+        deployment=Part(layout=Part(replicas=1), mapped=Part(prompts=0)),
         row=Part(isl="1", osl="1", load="concurrency=4", load_kind="closed_loop_concurrency", notes=""),
     )
     assert any("all along" in reason for reason in _first_token(cell)) == warned
@@ -213,7 +213,7 @@ def test_a_queue_before_an_engine_that_reserves_nothing_is_doubted_where_memory_
             facts={"queue_ms": 700.0, "kv_tokens": 16.0}, figures=figures, config={"engine.scheduler.gate": gate}
         ),
         point=Part(front_end=True, workload={"load": {"mode": "closed", "concurrency": 4}}),
-        deployment=Part(layout=Part(replicas=1)),
+        deployment=Part(layout=Part(replicas=1), mapped=Part(prompts=0)),
         row=Part(isl="1", osl="1", load="concurrency=4", load_kind="closed_loop_concurrency", notes=""),
     )
     assert any("without reserving" in reason for reason in _first_token(cell)) == warned
