@@ -68,8 +68,7 @@ class Answer:
         """Note why it failed; the first reason stays."""
         if not self.kind:
             self.kind = kind
-            words = " ".join(message[: 2 * _LONGEST].split())
-            words = "".join([letter if letter.isprintable() else "?" for letter in words])  # it goes to a terminal
+            words = _plain(message)
             self.reason = f"{kind}: {words[:_LONGEST]}" if words else kind
 
 
@@ -199,8 +198,18 @@ def _count(usage: Any, key: str, otherwise: int) -> int:
     return value if whole_number(value) else otherwise
 
 
-def message_of(said: Any, depth: int = 0) -> str:
+def _plain(text: str) -> str:
+    """The beginning of a text as one line of letters, since it goes to a terminal."""
+    words = " ".join(text[: 2 * _LONGEST].split())
+    return "".join([letter if letter.isprintable() else "?" for letter in words])
+
+
+def message_of(said: Any) -> str:
     """What an error says, in the forms that servers give it: OpenAI's, FastAPI's, plain text."""
+    return _plain(_message(said, 0))[:_LONGEST]
+
+
+def _message(said: Any, depth: int) -> str:
     if isinstance(said, bytes | str):
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
         try:
@@ -214,5 +223,5 @@ def message_of(said: Any, depth: int = 0) -> str:
     elif isinstance(said, list) and said:  # FastAPI's list of what is wrong
         inner = said[0].get("msg") if isinstance(said[0], dict) and said[0].get("msg") else str(said[0])
     if inner is not None and depth < _DEEPEST:
-        return message_of(inner, depth + 1)
+        return _message(inner, depth + 1)
     return (json.dumps(said) if isinstance(said, dict) else str(said))[:_LONGEST]

@@ -196,6 +196,7 @@ def test_an_error_in_a_stream_in_the_forms_that_servers_give_it(event: str) -> N
 def test_errors_within_errors() -> None:
     for said in ('{"error":' * 900 + "1" + "}" * 900, "[" * 100_000, b"\xff\xfe", '{"error": {"error": {}}}'):
         assert 0 < len(message_of(said)) <= 200
+    assert message_of({"error": "a\x1b[31m\n b\u202e"}) == "a?[31m b?"
 
 
 @pytest.mark.parametrize("told", [0, "x", True, [], [1], {}])
