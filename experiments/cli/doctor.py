@@ -46,7 +46,7 @@ def doctor(json: options.Json = False) -> None:
       bench doctor
       bench doctor --json
     """
-    findings = [_python(), *_packages(), *_shadows(), _disk(), *_devices(), _http()]
+    findings = [_python(), *_packages(), *_shadows(), _disk(), *_devices(), _http(), _server()]
     if json:
         from experiments.cli.run import print_json
 
@@ -194,7 +194,15 @@ def _http() -> Finding:
 
     if find_spec("aiohttp") is None:
         return Finding("backend http", NOTE, f"aiohttp not installed: {install('http')}")
-    return Finding("backend http", GOOD, "runs here; it needs a server (backend.base_url)")
+    return Finding("backend http", GOOD, "runs here; it needs a server (--base-url)")
+
+
+def _server() -> Finding:
+    from backends.server.extra import missing
+
+    if names := missing():
+        return Finding("bench serve", NOTE, f"{', '.join(names)} not installed: {install('server')}")
+    return Finding("bench serve", GOOD, "runs here")
 
 
 def _torch(gpu: bool) -> Finding:

@@ -72,7 +72,7 @@ def sweep(
       bench sweep workload.yaml --over load.concurrency='1..64 log2' --figures svg --figures pdf
       bench sweep workload.yaml --ray ray://head:10001
       bench sweep workload.yaml --backend torch --set model=./my-model --over load.concurrency=1,2,4
-      bench sweep workload.yaml --base-url http://localhost:8000 --set load.mode=closed --over load.concurrency='1..64 log2'
+      bench sweep workload.yaml --base-url http://localhost:8000 --set load.mode=closed --over load.concurrency=1,4,16
     """
     kinds = _figure_kinds(figures)
     workload = options.load(

@@ -331,6 +331,15 @@ def test_doctor_sees_this_installation() -> None:
     assert bench("doctor").exit_code == 0
 
 
+def test_doctor_says_what_bench_serve_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from backends.server import extra
+
+    for names, state, words in (([], "ok", "runs here"), (["uvicorn"], "note", "uvicorn not installed: pip install")):
+        monkeypatch.setattr(extra, "missing", lambda names=names: names)
+        (found,) = [f for f in json.loads(bench("doctor", "--json").stdout) if f["what"] == "bench serve"]
+        assert found["state"] == state and words in json.dumps(found)
+
+
 @pytest.mark.parametrize(
     ("have", "bounds", "good"),
     [
