@@ -265,7 +265,12 @@ class Sender:
             due = now + _BEAT
             if self._progress is not None and now - told >= 0.2:
                 told = now
-                self._progress(self._done, len(self.traffic), f"{now:,.0f} s, {len(self._tasks):,} in flight")
+                self._progress(*self._share(now), f"{now:,.0f} s, {len(self._tasks):,} in flight")
+
+    def _share(self, now: float) -> tuple[float, float]:
+        """How much is done, of how much: in requests, or in seconds where `max_duration` will come first."""
+        total, last = len(self.traffic), self.remote.max_duration
+        return (now, last) if self._done * last < now * total and now < last else (self._done, total)
 
     async def _look_inside(self) -> None:
         """Asks the server for its own figures now and then, if it has them."""

@@ -485,3 +485,16 @@ def test_what_a_closed_loop_on_a_server_can_tell(tmp_path: Path, metrics: str, l
     data = run(FakeServer(metrics=metrics, gap=0.002), tmp_path, load={"mode": "closed", "concurrency": 3})
     found = summarize(data)["saturation"]
     assert found["label"] == label and words in found["sentence"]
+
+
+def test_progress_is_told_in_seconds_where_the_time_will_end_a_run(tmp_path: Path) -> None:
+    told: list[tuple[float, float, str]] = []
+    traffic = {"synthetic": {**SYNTHETIC, "requests": 5000, "arrivals": {"process": "constant", "rate": 50}}}
+    with running(FakeServer()) as server:
+        file = workload(server, tmp_path, traffic=traffic, backend={"max_duration": "0.7s"})
+        runner.run(runner.resolve(file), progress=lambda done, total, words: told.append((done, total, words)))
+        assert told and all(total == 0.7 and 0 < done < 0.7 for done, total, _ in told)
+        told.clear()
+        file = workload(server, tmp_path, traffic={"synthetic": {**SYNTHETIC, "arrivals": {"process": "constant", "rate": 20}}})
+        runner.run(runner.resolve(file), progress=lambda done, total, words: told.append((done, total, words)))
+        assert told and all(total == 12 for _, total, _ in told)
