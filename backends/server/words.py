@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import unpack
+from struct import pack, unpack
 from typing import TYPE_CHECKING, Protocol
 
 from workloads.errors import InputError
@@ -82,8 +82,12 @@ class CountedWords:
         return ids + self.encode("<|assistant|>")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The bytes, read as UTF-8."""
-        data = b"".join(token.to_bytes(BYTES_PER_TOKEN, "little").rstrip(b"\0") for token in ids)
+        """The bytes, read as UTF-8; those that only fill a token up are left out."""
+        data = pack(f"<{len(ids)}I", *ids)
+        if b"\0" in data:
+            data = b"".join(
+                [data[at : at + BYTES_PER_TOKEN].rstrip(b"\0") for at in range(0, len(data), BYTES_PER_TOKEN)]
+            )
         return data.decode("utf-8", "replace")
 
     def parts(self, ids: Sequence[int]) -> list[str]:
@@ -105,6 +109,7 @@ class ModelWords:
         self.tokenizer = tokenizer
         self.size = size
         self._fillers: list[int] = []
+        self._alone: dict[int, str] = {}  # texts of single tokens, which a stream asks for at every one
 
     @property
     def fillers(self) -> Sequence[int]:
@@ -128,11 +133,16 @@ class ModelWords:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without those that are not text."""
-        return self.tokenizer.decode(list(ids))
+        if len(ids) != 1:
+            return self.tokenizer.decode(list(ids))
+        (token,) = ids
+        if token not in self._alone:
+            self._alone[token] = self.tokenizer.decode([token])
+        return self._alone[token]
 
     def parts(self, ids: Sequence[int]) -> list[str]:
         """The text of each token by itself."""
-        return [self.tokenizer.decode([token]) for token in ids]
+        return [self.decode([token]) for token in ids]
 
 
 class NoWords:
