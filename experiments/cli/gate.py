@@ -266,6 +266,10 @@ def _update(subjects: list[Subject], baseline: Path, reason: str, exact: bool | 
     from reports.gate import update_baseline
 
     written = update_baseline(subjects, baseline, reason, exact=exact)
+    for s in subjects:
+        if s.summary.get("failed"):
+            failed = f"{s.summary['failed']:,} of {s.summary['requests']:,} requests failed in {s.name}"
+            typer.echo(f"warning: {failed}; against this baseline as many may", err=True)
     if json:
         from experiments.cli.run import print_json
 

@@ -262,6 +262,11 @@ def _notes(subjects: Sequence[Subject], traffic: Sequence[Sequence[str]]) -> lis
             told = ", ".join(sorted(k.replace("_", " ") for k in known)) or "nothing that both files tell"
             notes.append(f"{first.name!r} and {s.name!r} are taken for the same traffic by {told}")
     notes += [f"{s.name!r} was cut short: its figures are of what was done by then" for s in subjects if not s.complete]
+    notes += [
+        f"of {s.name!r} {s.summary['failed']:,} of {s.summary['requests']:,} requests failed: its figures are of the others"
+        for s in subjects
+        if s.summary.get("failed") and s.summary.get("requests")
+    ]
     notes += [f"{s.name}: {note}" for s in subjects if s.tool != OURS for note in s.notes]
     if any(s.data is None for s in subjects):
         names = ", ".join(repr(s.name) for s in subjects if s.data is None)

@@ -150,3 +150,22 @@ def test_a_sweep_in_which_nothing_finishes(tmp_path: Path) -> None:
         command = ["sweep", str(small_workload(tmp_path)), "--base-url", server.url, "--out", str(tmp_path / "sweep")]
         done = CliRunner().invoke(app, [*command, "--over", "seed=1,2"])
     assert done.exit_code == 3 and "no request of any point finished" in done.stderr
+
+
+def test_failures_are_told_where_runs_are_compared_and_become_baselines(tmp_path: Path) -> None:
+    async def shedding(call: Call) -> None:
+        if len(call.server.calls) == 3:
+            return await call.json({"error": {"message": "too many"}}, 429)
+        return await answer(call)
+
+    file = small_workload(tmp_path)
+    for name, script in (("good", answer), ("bad", shedding)):
+        with running(FakeServer(script=script)) as server:
+            out = ["--out", str(tmp_path / name), "--set", "backend.prompts=ids"]
+            assert CliRunner().invoke(app, ["run", str(file), "--base-url", server.url, *out]).exit_code == 0
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "good"), str(tmp_path / "bad"), "--json"])
+    assert "of 'bad' 1 of 3 requests failed: its figures are of the others" in json.loads(done.stdout)["notes"]
+    gate = ["gate", "--baseline", str(tmp_path / "base.json"), "--update"]
+    done = CliRunner().invoke(app, [*gate, str(tmp_path / "bad")])
+    assert "warning: 1 of 3 requests failed in w; against this baseline as many may" in done.stderr
+    assert "warning" not in CliRunner().invoke(app, [*gate, str(tmp_path / "good")]).stderr
