@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
 import time
-import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,8 @@ class Shape:
 
     def __init__(self, chat: bool, model: str) -> None:
         self.chat = chat
-        self.id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
+        # uuid4 asks the system for chance, and hands the interpreter's lock to the engine's thread meanwhile.
+        self.id = f"{'chatcmpl' if chat else 'cmpl'}-{random.getrandbits(128):032x}"
         self.created = int(time.time())
         self.model = model
         kind = "chat.completion.chunk" if chat else "text_completion"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import pack, unpack
+from struct import unpack
 from typing import TYPE_CHECKING, Protocol
 
 from workloads.errors import InputError
@@ -82,12 +82,8 @@ class CountedWords:
         return ids + self.encode("<|assistant|>")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The bytes, read as UTF-8; those that only fill a token up are left out."""
-        data = pack(f"<{len(ids)}I", *ids)
-        if b"\0" in data:
-            data = b"".join(
-                [data[at : at + BYTES_PER_TOKEN].rstrip(b"\0") for at in range(0, len(data), BYTES_PER_TOKEN)]
-            )
+        """The bytes, read as UTF-8."""
+        data = b"".join(token.to_bytes(BYTES_PER_TOKEN, "little").rstrip(b"\0") for token in ids)
         return data.decode("utf-8", "replace")
 
     def parts(self, ids: Sequence[int]) -> list[str]:
