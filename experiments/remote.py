@@ -129,9 +129,11 @@ async def _meet(workload: Workload, access: Access) -> tuple[RemoteBackend, Traf
         endpoint = _endpoint(workload, traffic)
         settings, forced = _settings(workload)
         ids = said.prompts == "ids"
+        urgent = bool((traffic.priority != traffic.priority[0]).any())
         form = Form(
-            endpoint, _model(workload, server), settings, "ignore_eos" if forced else "", True, bool(said.chunk_usage)
-        )
+            endpoint, _model(workload, server), settings, "ignore_eos" if forced else "", True, bool(said.chunk_usage),
+            priority=urgent,
+        )  # fmt: skip
         form, notices = await _settle(client, form, ids, said.endpoint in (None, "auto"))
         notices += _several(workload, server, form.model) + _too_long(traffic, server)
         found, counted_by = Measure(WORDS), "token ids"
@@ -141,8 +143,6 @@ async def _meet(workload: Workload, access: Access) -> tuple[RemoteBackend, Traf
             notices += _inexact(found)
         elif not ids:
             counted_by = "words of the trace"
-    if (traffic.priority != traffic.priority[0]).any():
-        notices.append("priorities of requests are not sent: OpenAI's interface has none")
     backend = RemoteBackend(
         access, form, found, counted_by, ids, server, forced and bool(form.force), said.fresh_prompts is not False,
         said.warmup or 0, said.max_duration or float("inf"), notices,
@@ -268,7 +268,9 @@ def _unused(workload: Workload) -> list[str]:
     """Sections of the file that say nothing to a server, though the same file runs on other backends."""
     notices = []
     if workload.engine.written():
-        notices.append("engine only describes the server, which is set up as it is: for `bench validate` and for readers")
+        notices.append(
+            "engine only describes the server, which is set up as it is: for `bench validate` and for readers"
+        )
     written = [f"backend.{key}" for key in (*REAL_KEYS, "link", "network", "gpus_per_node")
                if getattr(workload.backend, key) is not None]  # fmt: skip
     written += ["cost"] if workload.cost.written() else []

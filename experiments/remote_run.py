@@ -178,7 +178,7 @@ class Sender:
 
     def _body(self, request: Request) -> bytes:
         tokens = min(request.output_tokens, request.max_tokens) if self.remote.forced else request.max_tokens
-        return encoded(self.remote.form.body(self._maker.make(request), tokens, request.n))
+        return encoded(self.remote.form.body(self._maker.make(request), tokens, request.n, request.priority))
 
     def _in_order(self) -> Iterator[int]:
         """Rows whose prompts contain no answer, about as they will be sent."""

@@ -21,7 +21,7 @@ class Form:
         force: how answers are made as long as the traffic says: by `ignore_eos`, by `min_tokens`, or not at all ("").
             Both would do no more than the first, and `min_tokens` costs vLLM a mask over the logits in every step.
         usage: whether the server is asked to count.   chunk_usage: in every chunk.
-        limit: the name of the longest length.
+        limit: the name of the longest length.   priority: whether requests say theirs; vLLM takes it where it schedules by it.
     """
 
     endpoint: str
@@ -31,12 +31,15 @@ class Form:
     usage: bool = True
     chunk_usage: bool = False
     limit: str = LIMIT
+    priority: bool = False
 
     @property
     def path(self) -> str:
         return PATHS[self.endpoint]
 
-    def body(self, prompt: str | list[int] | list[dict[str, str]], tokens: int, n: int = 1) -> dict[str, Any]:
+    def body(
+        self, prompt: str | list[int] | list[dict[str, str]], tokens: int, n: int = 1, priority: int = 0
+    ) -> dict[str, Any]:
         """A request for an answer of at most `tokens` tokens.
 
         Args:
@@ -50,6 +53,8 @@ class Form:
                 body["stream_options"]["continuous_usage_stats"] = True
         if n > 1:
             body["n"] = n
+        if self.priority:
+            body["priority"] = priority
         if self.force:
             body[self.force] = True if self.force == "ignore_eos" else tokens
         return body | dict(self.settings)
@@ -62,4 +67,6 @@ class Form:
             forms += [replace(form, chunk_usage=False) for form in forms]
         if self.usage:
             forms += [replace(form, usage=False, chunk_usage=False) for form in forms[-1:]]
+        if self.priority:
+            forms = [each for form in forms for each in (form, replace(form, priority=False))]
         return [form for form in forms if form != self]

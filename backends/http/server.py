@@ -114,7 +114,7 @@ async def settle_form(client: Client, form: Form, prompt: Prompt) -> tuple[Form,
 
 async def ask(client: Client, form: Form, prompt: Prompt, tokens: int) -> Answer:
     """A request that is not counted."""
-    return await client.stream(form.path, encoded(form.body(prompt, tokens)), Answer(-1, 0.0))
+    return await client.stream(form.path, encoded(form.body(prompt, tokens, priority=1)), Answer(-1, 0.0))
 
 
 def _why(answer: Answer) -> str:
@@ -133,6 +133,8 @@ def _given_up(asked: Form, taken: Form) -> list[str]:
     notices = []
     if asked.force != taken.force:
         notices.append(_NOTICES[taken.force])
+    if asked.priority and not taken.priority:
+        notices.append("the server takes no priorities: requests are sent without")
     if asked.usage and not taken.usage:
         notices.append("the server does not count tokens (stream_options refused): a chunk is taken for a token")
     elif asked.chunk_usage and not taken.chunk_usage:

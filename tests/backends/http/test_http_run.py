@@ -498,3 +498,24 @@ def test_progress_is_told_in_seconds_where_the_time_will_end_a_run(tmp_path: Pat
         file = workload(server, tmp_path, traffic={"synthetic": {**SYNTHETIC, "arrivals": {"process": "constant", "rate": 20}}})
         runner.run(runner.resolve(file), progress=lambda done, total, words: told.append((done, total, words)))
         assert told and all(total == 12 for _, total, _ in told)
+
+
+@pytest.mark.parametrize("takes", [("priority", "ignore_eos"), ("ignore_eos",), ("priority",), ()])
+def test_priorities_go_along_where_the_server_takes_them(tmp_path: Path, takes: tuple[str, ...]) -> None:
+    async def picky(call: Call) -> None:
+        wrong = [key for key in ("priority", "ignore_eos") if call.body.get(key) and key not in takes]
+        if wrong:
+            return await call.json({"error": {"message": f"{wrong[0]} is not supported"}}, 400)
+        return await answer(call)
+
+    trace = tmp_path / "trace.jsonl"
+    rows = [{"arrival": 0.01 * i, "input_tokens": 8 + i, "output_tokens": 2, "priority": i % 3} for i in range(6)]
+    trace.write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
+    server = FakeServer(script=picky)
+    data = run(server, tmp_path, traffic={"trace": {"path": str(trace)}}, backend={"fresh_prompts": False})
+    assert set(data.requests.status) == {"finished"}
+    sent = sorted((len(body["prompt"].split()), body.get("priority")) for body in server.calls[-6:])
+    assert [each for _, each in sent] == [i % 3 if "priority" in takes else None for i in range(6)]
+    assert all(body.get("ignore_eos", False) is ("ignore_eos" in takes) for body in server.calls[-6:])
+    told = "the server takes no priorities: requests are sent without"
+    assert (told in data.warnings) is ("priority" not in takes)
