@@ -72,8 +72,8 @@ class Server(uvicorn.Server):
         self._at_once = False
         super().__init__(
             uvicorn.Config(
-                self._app, log_level="warning", access_log=False, lifespan="on", server_header=False, ws="none", proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE, timeout_graceful_shutdown=math.ceil(drain) + _PATIENCE,
+                self._app, log_level="warning", access_log=False, lifespan="on", server_header=False, ws="none",
+                proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE, timeout_graceful_shutdown=math.ceil(drain) + _PATIENCE,
             )
         )  # fmt: skip
 
