@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reports.metrics import summarize
     from reports.run_data import RunData
     from reports.run_folder import read_run
+    from sim.cluster.base import Router
     from sim.engine.sequence import Sequence
     from sim.engine.state import EngineState
     from sim.engine.step import Step
@@ -36,6 +37,7 @@ _HOMES = {
     "OutputError": "workloads.errors",
     "PrivateAllocator": "sim.kv.base",
     "RunData": "reports.run_data",
+    "Router": "sim.cluster.base",
     "SamplingParams": "backends.torch.sampling",
     "Scheduler": "sim.schedulers.base",
     "Sequence": "sim.engine.sequence",
@@ -61,6 +63,7 @@ __all__ = [
     "KVUse",
     "OutputError",
     "PrivateAllocator",
+    "Router",
     "RunData",
     "SamplingParams",
     "Scheduler",

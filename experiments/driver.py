@@ -25,17 +25,20 @@ class LoadDriver:
         concurrency: sessions in flight in a closed loop; 0 = open loop.
         work: seconds for which the front end prepares each row, one after another in the order in which they are sent.
         delay: seconds that pass besides until a row is in the engine's queue.
+        rows: of these alone, in ascending order; all if none are given. For traffic without sessions.
 
     Attributes:
         sent: float64, when each row was sent; NaN until then. queued: when it was in the engine's queue.
         count: rows sent so far.
     """
 
-    def __init__(self, traffic: Traffic, concurrency: int, work: np.ndarray, delay: float) -> None:
+    def __init__(
+        self, traffic: Traffic, concurrency: int, work: np.ndarray, delay: float, rows: np.ndarray | None = None
+    ) -> None:  # fmt: skip
         self._traffic = traffic
         self._work, self._delay = work, delay
         self._free = 0.0  # when the front end has prepared all that it was sent
-        roots = np.flatnonzero(traffic.parent < 0)
+        roots = np.flatnonzero(traffic.parent < 0) if rows is None else rows
         self._children: dict[int, list[int]] = {}
         for row in np.flatnonzero(traffic.parent >= 0).tolist():
             self._children.setdefault(int(traffic.parent[row]), []).append(row)

@@ -98,8 +98,9 @@ def _settled(data: RunData, stays: float) -> float:
 def _room(data: RunData, shape: StepShape) -> float:
     """How many times the mean batch the engine holds at once."""
     rows, pool = data.info.get("max_num_seqs"), data.info.get("kv_pool_tokens")
-    limits = [rows / shape.decode_rows] if rows else []
-    limits += [pool / shape.decode_context] if pool and shape.decode_context else []
+    replicas = data.info.get("replicas") or 1
+    limits = [rows / replicas / shape.decode_rows] if rows else []
+    limits += [pool / replicas / shape.decode_context] if pool and shape.decode_context else []
     return max(min(limits, default=float("inf")), 1.0)
 
 

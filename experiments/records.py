@@ -137,4 +137,5 @@ def sessions(traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
 
 def rows_only(columns: Columns, keep: np.ndarray) -> Columns:
     """The rows to be kept of a table of columns, such as `Requests`."""
-    return type(columns)(*(getattr(columns, name)[keep] for name in columns.__slots__))
+    kept = ((name, getattr(columns, name)) for name in columns.__slots__)
+    return type(columns)(**{name: values if values is None else values[keep] for name, values in kept})

@@ -129,6 +129,20 @@ def _takes(what: str, made: Callable[..., Any], arguments: tuple[str, ...]) -> N
         raise InputError(f"{what} cannot be called: {error}", hint=hint) from None
 
 
+def _router(name: str) -> Any:
+    from sim.cluster import GROUP, ROUTERS, Router
+    from workloads.registry import resolve
+
+    found = resolve("router", name, ROUTERS, GROUP)
+    if not (isinstance(found, type) and callable(getattr(found, "route", None))):
+        raise InputError(f"{name!r} is not a router", hint="expected a class with a method route(request, loads)")
+    if found.route is Router.route:
+        raise InputError(f"router {name!r} does not say what to do", hint="write its method route(request, loads)")
+    _takes(f"router {name!r}: route", found.route, ("self", "request", "loads"))
+    _takes(f"router {name!r}", found, ("replicas", "seed"))
+    return found
+
+
 def _policy(name: str) -> None:
     from sim.schedulers import POLICIES
 
@@ -189,6 +203,7 @@ def _known(kind: str, name: str, known: Any) -> None:
 CHECKS: dict[str, Callable[[str], Any]] = {
     "scheduler": _scheduler,
     "allocator": _allocator,
+    "router": _router,
     "policy": _policy,
     "gate": _gate,
     "victim": _victim,

@@ -273,7 +273,7 @@ def _unused(workload: Workload) -> list[str]:
         )
     written = [f"backend.{key}" for key in (*REAL_KEYS, "link", "network", "gpus_per_node")
                if getattr(workload.backend, key) is not None]  # fmt: skip
-    written += ["cost"] if workload.cost.written() else []
+    written += [name for name in ("cluster", "cost") if getattr(workload, name).written()]
     if written:
         notices.append(
             f"{' and '.join(written)} {'has' if len(written) == 1 else 'have'} no effect on backend {REMOTE}"

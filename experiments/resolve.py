@@ -103,6 +103,7 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     warnings = [
         *draft.notices,
         *_unread(workload),
+        *_one_replica(workload),
         *_one_node(workload, gpu, budget.gpus),
         *([model.notes] if model.notes.startswith(UNKNOWN_FAMILY) else ()),
         *getattr(cost, "notes", ()),
@@ -161,10 +162,20 @@ def _one_node(workload: Workload, gpu: GPUSpec, gpus: int) -> list[str]:
     ]
 
 
+def _one_replica(workload: Workload) -> list[str]:
+    """A router of one replica: told, and no error, since another point of a sweep may have more."""
+    if workload.cluster.replicas > 1 or not workload.cluster.written() & {"router", "options"}:
+        return []
+    return ["cluster.router has no effect: there is one replica (cluster.replicas)"]
+
+
 def _resolve_real(workload: Workload, progress: Progress | None) -> Resolved:
     """A workload on a model that really runs. What can be wrong is looked at before weights are read, as far as possible."""
     from experiments import real
 
+    if workload.cluster.replicas > 1:
+        message = f"backend {workload.backend.name} runs one model, here; {workload.cluster.replicas} replicas are simulated only"
+        raise workload.error("cluster.replicas", message, "--backend sim --gpu NAME, or replicas: 1")
     prepared = real.prepare(workload)
     model = prepared.architecture.spec
     engine, draft = resolve_engine(workload, model, prepared.described)
@@ -343,6 +354,8 @@ def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str,
         engine["kv"]["capacity_tokens"] = {"value": budget.kv_tokens, "source": DERIVED}
     config["engine"] = engine
     config.setdefault("seed", {"value": workload.seed, "source": DEFAULT})
+    if workload.cluster.replicas > 1:
+        config["cluster"].setdefault("router", {"value": workload.cluster.router_name, "source": DEFAULT})
     config.setdefault("load", {"mode": {"value": workload.load.mode, "source": DEFAULT}})
     if "max_tokens" not in config["traffic"]:
         config["traffic"]["max_tokens"] = {"value": workload.traffic.max_tokens, "source": DEFAULT}
@@ -357,6 +370,7 @@ def leaves_of(value: Any) -> Any:
 
 
 def _info(workload: Workload, engine: EngineConfig, model: ModelSpec, budget: MemoryBudget) -> dict[str, Any]:
+    replicas = workload.cluster.replicas
     return {
         "name": workload.name,
         "seed": workload.seed,
@@ -365,9 +379,10 @@ def _info(workload: Workload, engine: EngineConfig, model: ModelSpec, budget: Me
         "gpu": workload.backend.gpu,
         "load": workload.load.plain() or {"mode": "open"},
         "slo": workload.slo.plain(),
-        "kv_pool_tokens": budget.kv_tokens,
+        "kv_pool_tokens": budget.kv_tokens * replicas,
         "kv_block_tokens": engine.kv.block_size,
         "kv_bytes_per_token": budget.bytes_per_token * budget.gpus // engine.parallel.data,
-        "max_num_seqs": engine.scheduler.max_num_seqs,
-        "gpus": budget.gpus,
+        "max_num_seqs": engine.scheduler.max_num_seqs * replicas,
+        "gpus": budget.gpus * replicas,
+        **({"replicas": replicas} if replicas > 1 else {}),
     }

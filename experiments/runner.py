@@ -36,7 +36,7 @@ from workloads.traffic import Request, Traffic
 __all__ = ["Resolved", "resolve", "run"]
 
 Progress = Callable[[float, float, str], None]
-_REPORT_EVERY = 4096  # plans between two looks at the clock for the progress bar, in virtual time
+REPORT_EVERY = 4096  # plans between two looks at the clock for the progress bar, in virtual time
 
 
 def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None = None) -> RunData:
@@ -56,6 +56,10 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
         from experiments.remote_run import run_remote
 
         return run_remote(resolved, progress)
+    if resolved.workload.cluster.replicas > 1:
+        from experiments.cluster import run_cluster
+
+        return run_cluster(resolved, stretch=stretch, progress=progress)
     traffic = resolved.traffic if resolved.real is None else resolved.real.own(resolved.traffic)
     began = time.perf_counter()
     with plugins_from(resolved.workload.folder):
@@ -103,7 +107,7 @@ class Replica:
             # Who waits for answers must know when they are out; otherwise it can be worked out at the end.
             self._counts = front.output_work > 0 and self.driver.listens
             seldom = resolved.engine.scheduler.poll_interval > 1
-            self.engine = _simulated(resolved, stretch, CountingExecutor if self._counts or seldom else SimExecutor)
+            self.engine = simulated(resolved, stretch, CountingExecutor if self._counts or seldom else SimExecutor)
             if self.engine.held_back:  # a batch that is handed out whole at its end is no stream
                 self.delivery, self._counts = Delivery(front.token_seconds, 0.0), False
         else:  # what the front end takes is part of what is measured
@@ -117,7 +121,7 @@ class Replica:
         self.plans = 0
         self.total = len(traffic)
         self._progress = progress
-        self._report_every = _REPORT_EVERY if self.clock is None else 1
+        self._report_every = REPORT_EVERY if self.clock is None else 1
 
     def _finished(self, row: int, now: float) -> None:
         self.driver.finished(row, self.delivery.time(now))
@@ -134,14 +138,7 @@ class Replica:
                 self.engine.executor.begin(self.clock.zero)
                 complete = self._run() and not self.clock.stopped
                 return max(self.now, self.clock.now()), complete
-        # The loop makes many small objects and no cycles: collecting garbage would only look through all of them.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            complete = self._run()
-        finally:
-            if collecting:
-                gc.enable()
+        complete = without_collecting(self._run)
         return self.now, complete
 
     def _run(self) -> bool:
@@ -202,7 +199,7 @@ class Replica:
             else:
                 if env.peek() <= wake:
                     yield env.timeout(wake - env.now)
-                now = wake
+                now = max(wake, now)  # who takes the place of somebody refused may have been due before
             engine.recorder.sample(now, engine.state)
 
     def _tell_progress(self, now: float) -> None:
@@ -255,7 +252,18 @@ class Looks:
         self.due = not self._steps
 
 
-def _simulated(resolved: Resolved, stretch: bool, executor: type[SimExecutor]) -> Engine:
+def without_collecting(loop: Callable[[], bool]) -> bool:
+    """What a loop gives that makes many small objects and no cycles: collecting garbage would only look through all of them."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return loop()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def simulated(resolved: Resolved, stretch: bool, executor: type[SimExecutor]) -> Engine:
     """The engine of a workload in virtual time."""
     budget = resolved.budget
     host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))

@@ -26,11 +26,18 @@ class Table:
     """One file: its name and the dtype of every column.
 
     `since`: of columns that older runs lack, the schema version that brought them; all of them are floats, NaN where lacking.
+    `optional`: columns that only some runs have; None elsewhere.
     """
 
     file: str
     columns: dict[str, type]
     since: dict[str, int] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+
+    def columns_of(self, source: object) -> dict[str, type]:
+        """The columns that `source` has."""
+        there = self.columns.items()
+        return {n: dtype for n, dtype in there if n not in self.optional or getattr(source, n) is not None}
 
 
 REQUESTS = Table(
@@ -40,7 +47,9 @@ REQUESTS = Table(
     | dict.fromkeys(("scheduled", "sent", "queued", "admitted", "first_token", "finish"), _FLOAT)
     | dict.fromkeys(("input_tokens", "max_tokens", "output_tokens", "target_tokens"), _INT)
     | dict.fromkeys(("cached_tokens", "recomputed_tokens", "preemptions"), _INT)
-    | dict.fromkeys(("status", "reason"), _TEXT),
+    | dict.fromkeys(("status", "reason"), _TEXT)
+    | {"replica": _INT},
+    optional=("replica",),
 )
 TOKENS = Table("tokens.parquet", {"request": _INT, "start": _FLOAT, "first_step": _INT, "steps": _INT})
 STEPS = Table("steps.parquet", {"step_ends": _FLOAT})
@@ -68,9 +77,10 @@ def write_table(table: Table, source: object, folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays = [arrow_array(getattr(source, name), dtype) for name, dtype in table.columns.items()]
+    columns = table.columns_of(source)
+    arrays = [arrow_array(getattr(source, name), dtype) for name, dtype in columns.items()]
     pq.write_table(
-        pa.Table.from_arrays(arrays, list(table.columns)),
+        pa.Table.from_arrays(arrays, list(columns)),
         folder / table.file,
         compression="zstd",
         compression_level=3,
@@ -78,7 +88,7 @@ def write_table(table: Table, source: object, folder: Path) -> None:
         data_page_size=1 << 20,
         version="2.6",
         data_page_version="1.0",
-        use_dictionary=[name for name, dtype in table.columns.items() if dtype is not _FLOAT],
+        use_dictionary=[name for name, dtype in columns.items() if dtype is not _FLOAT],
         write_statistics=True,
         store_schema=False,
     )
@@ -103,7 +113,7 @@ def arrow_array(values: Sequence | np.ndarray, dtype: type, missing: Sequence[bo
     return pa.Array.from_buffers(pa.from_numpy_dtype(plain.dtype), len(plain), [valid, pa.py_buffer(plain)])
 
 
-def read_table(table: Table, folder: Path, version: int) -> dict[str, np.ndarray]:
+def read_table(table: Table, folder: Path, version: int) -> dict[str, np.ndarray | None]:
     """The columns of a file as arrays that may be written to.
 
     Args:
@@ -124,7 +134,8 @@ def read_table(table: Table, folder: Path, version: int) -> dict[str, np.ndarray
         with pq.ParquetFile(path) as file:
             there = [name for name in table.columns if name in file.schema_arrow.names]
             absent = [name for name in table.columns if name not in there]
-            if missing := [name for name in absent if table.since.get(name, 0) <= version]:
+            lacking = [name for name in absent if name not in table.optional]
+            if missing := [name for name in lacking if table.since.get(name, 0) <= version]:
                 raise InputError(
                     f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
                     place=place,
@@ -133,7 +144,7 @@ def read_table(table: Table, folder: Path, version: int) -> dict[str, np.ndarray
             read = file.read(columns=there)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"is not a readable Parquet file ({error})", place=place) from error
-    unknown = {name: np.full(read.num_rows, np.nan) for name in absent}
+    unknown = {name: None if name in table.optional else np.full(read.num_rows, np.nan) for name in absent}
     return {
         name: unknown[name] if name in unknown else _array(read.column(name), dtype, name, place)
         for name, dtype in table.columns.items()

@@ -121,6 +121,8 @@ def _sections(data: RunData, s: dict) -> Iterable[list[tuple]]:
             ("Goodput (req/s)", number(s["request_goodput"]), "request_goodput"),
         ]
     yield _engine(s)
+    if s.get("replicas"):
+        yield _replicas(s)
     if data.host.get("client"):
         yield client_rows(data.host["client"])
 
@@ -150,6 +152,18 @@ def _engine(s: dict) -> list[tuple[str, str]]:
         wasted = [s[f"kv_{kind}_mean"] for kind in ("reserved", "internal", "external")]
         if s["engine_steps"] and None not in wasted:
             rows.append(("KV pool reserved or wasted, mean", share(sum(wasted))))
+    return rows
+
+
+def _replicas(s: dict) -> list[tuple[str, str]]:
+    """How alike the replicas were."""
+    rows = [("Tokens of the busiest replica over the mean", number(s["imbalance"]))]
+    for title, key, show in (
+        ("Requests, least / most", "requests", number), ("Prefix hit rate, least / most", "prefix_hit_rate", share),
+        ("In flight, least / most", "mean_in_flight", number),
+    ):  # fmt: skip
+        known = [each[key] for each in s["replicas"] if each[key] is not None]
+        rows.append((f"  {title}", f"{show(min(known))} / {show(max(known))}" if known else "n/a"))
     return rows
 
 

@@ -19,7 +19,7 @@ def column_digests(data: RunData) -> dict[str, str]:
     for table, source in (
         (REQUESTS, data.requests), (TOKENS, data.tokens), (STEPS, data.tokens), (TIMELINE, data.timeline),
     ):  # fmt: skip
-        for name, dtype in table.columns.items():
+        for name, dtype in table.columns_of(source).items():
             values = getattr(source, name)
             found[f"{table.file.partition('.')[0]}.{name}"] = _digest(values, dtype)
     return found

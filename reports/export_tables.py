@@ -21,7 +21,7 @@ def request_table(data: RunData) -> dict[str, np.ndarray]:
     """The columns of `requests.parquet`, and what follows from them: `ttft_ms`, `tpot_ms`, `e2e_ms` and `queue_ms` of finished
     requests (NaN otherwise), and `met_slo` where there is one."""
     r = data.requests
-    columns = {name: getattr(r, name) for name in REQUESTS.columns}
+    columns = {name: getattr(r, name) for name in REQUESTS.columns_of(r)}
     done = r.status == FINISHED
     several = done & (r.output_tokens > 1)
     columns["ttft_ms"] = np.where(done, r.first_token - r.sent, np.nan) * 1e3

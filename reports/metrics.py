@@ -21,6 +21,7 @@ from reports.buckets import bucket_widths
 from reports.concurrency import InFlight
 from reports.kv_use import kv_use
 from reports.percentiles import PERCENTILES, Distribution, needed, statistics
+from reports.replicas import replica_figures
 from reports.run_data import CANCELLED, FAILED, FINISHED, REFUSED, UNFINISHED, Requests, RunData
 from reports.saturation import saturation
 from reports.uncertainty import uncertain
@@ -47,7 +48,8 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
 
     Returns:
         A flat dict of figures by name, ordered for reading; `refused_reasons`, `cancelled_reasons`, `failed_reasons`,
-        `latency_counts`, `interval`, `intervals`, `littles_law` and `saturation` are dicts of their own.
+        `latency_counts`, `interval`, `intervals`, `littles_law` and `saturation` are dicts of their own; with several replicas
+        there are `imbalance` and a list `replicas` (see `reports.replicas`).
     """
     r = data.requests
     done = r.status == FINISHED
@@ -69,6 +71,7 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     summary |= _schedule(data, found)
     summary |= _engine(data)
     summary |= kv_use(data)
+    summary |= replica_figures(data)
     if not timed:
         summary |= dict.fromkeys(_OF_SENDING) | data.info.get("reported", {})
     summary["latency_counts"] = {name: d.count for name, d in found.items()}

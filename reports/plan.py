@@ -21,6 +21,7 @@ _LINES = (
     ("scheduler", ("engine.scheduler",)),
     ("kv cache", ("engine.kv",)),
     ("parallel", ("engine.parallel",)),
+    ("cluster", ("cluster",)),
     ("traffic", ("traffic.trace", "traffic.synthetic", "traffic")),
     ("load", ("load",)),
     ("slo", ("slo",)),
@@ -28,12 +29,13 @@ _LINES = (
 # What a line is about stands first in it, without its key.
 _SUBJECTS = (
     "model", "backend.name", "backend.gpu", "engine.preset", "engine.scheduler.name", "engine.kv.allocator",
-    "load.mode", "traffic.trace.path",
+    "cluster.router", "load.mode", "traffic.trace.path",
 )  # fmt: skip
 _KINDS = ("distribution", "process")  # the same inside a group such as `arrivals`
 _SECONDS = ("start", "duration", "batch_wait")
 _TITLES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
-_DECIDING = ("engine.kv.slab", "load.mode", "traffic.max_tokens")  # told also where it was left at its default
+# told also where it was left at its default
+_DECIDING = ("cluster.router", "engine.kv.slab", "load.mode", "traffic.max_tokens")
 _OF_ENGINES = ("engine", "scheduler", "kv cache", "parallel")  # not told of a server that somebody else set up
 _ELSEWHERE = ("engine.kv.capacity_tokens",)  # told in another line
 
@@ -61,8 +63,12 @@ def print_plan(info: dict, config: dict, console: Console, without: Iterable[str
         parts = [Text(text, style) for text, style in _parts(found, values)]
         if not parts and label in _OF_ENGINES and info.get("backend") == "http":
             continue
+        if not parts and label == "cluster":
+            continue
         if label == "parallel":
-            parts.append(Text(_gpus(info.get("gpus"))))
+            parts.append(Text(_gpus((info.get("gpus") or 1) // info.get("replicas", 1))))
+        if label == "cluster" and info.get("replicas"):
+            parts.append(Text(f"{_gpus(info.get('gpus'))} in all"))
         if label == "kv cache" and info.get("kv_pool_tokens"):
             parts.append(Text(_pool(info)))
         _print(console, label, parts or [Text("none", "dim")])
@@ -123,7 +129,8 @@ def _gpus(count: int | None) -> str:
 
 def _pool(info: dict) -> str:
     tokens, each = info["kv_pool_tokens"], info.get("kv_bytes_per_token")
-    return f"{tokens:,} tokens" + (f" ({size(tokens * each)})" if each else "")
+    where = f" in {info['replicas']} replicas" if info.get("replicas") else ""
+    return f"{tokens:,} tokens{where}" + (f" ({size(tokens * each)})" if each else "")
 
 
 def _print(console: Console, label: str, parts: list[Text]) -> None:

@@ -42,7 +42,7 @@ def check_columns(data: RunData, folder: Path) -> None:
     for table, found in (
         (REQUESTS, _bad_requests(data.requests)),
         (TOKENS, _bad_tokens(data.tokens, data.requests)),
-        (STEPS, _bad_steps(data.tokens)),
+        (STEPS, _bad_steps(data.tokens, data.requests.replica is not None)),
         (TIMELINE, _bad_timeline(data.timeline)),
     ):
         for column, bad, rule in found:
@@ -94,6 +94,8 @@ def _bad_requests(r: Requests) -> Iterator[tuple[str, np.ndarray, str]]:
     for name in ("scheduled", "sent", "queued", "admitted", "first_token", "finish"):
         times = getattr(r, name)
         yield name, np.isinf(times) | (times < 0), "is no time of a run"
+    if r.replica is not None:
+        yield "replica", r.replica < -1, "is no replica"
     done = r.status == FINISHED
     for name in ("sent", "first_token", "finish"):
         yield name, done & np.isnan(getattr(r, name)), "is empty although the request finished"
@@ -109,9 +111,16 @@ def _bad_tokens(t: TokenTimes, r: Requests) -> Iterator[tuple[str, np.ndarray, s
     yield "steps", (t.steps < 0) | (used & beyond), "speaks of decode steps that steps.parquet does not have"
 
 
-def _bad_steps(t: TokenTimes) -> Iterator[tuple[str, np.ndarray, str]]:
+def _bad_steps(t: TokenTimes, several: bool) -> Iterator[tuple[str, np.ndarray, str]]:
     yield "step_ends", ~np.isfinite(t.step_ends) | (t.step_ends < 0), "is no time of a run"
-    yield "step_ends", np.diff(t.step_ends, prepend=t.step_ends[:1]) < 0, "is before the step in front of it"
+    back = np.diff(t.step_ends, prepend=t.step_ends[:1]) < 0
+    if several:  # replicas, one after another: no answer has steps of two
+        inside = np.zeros(len(back) + 1, np.int64)
+        more = t.steps > 1
+        np.add.at(inside, t.first_step[more] + 1, 1)
+        np.add.at(inside, (t.first_step + t.steps)[more], -1)
+        back &= np.cumsum(inside)[: len(back)] > 0
+    yield "step_ends", back, "is before the step in front of it"
 
 
 def _bad_timeline(t: Timeline) -> Iterator[tuple[str, np.ndarray, str]]:

@@ -37,6 +37,7 @@ class Requests:
         preemptions: int64.
         status: object array of STATUSES.
         reason: object array, why it was refused, failed or cancelled; "" otherwise.
+        replica: int64, which of several replicas had it, from 0, -1 for none; None where there is one engine.
     """
 
     request: np.ndarray
@@ -58,6 +59,7 @@ class Requests:
     preemptions: np.ndarray
     status: np.ndarray
     reason: np.ndarray
+    replica: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.request)
@@ -77,7 +79,7 @@ class TokenTimes:
     Attributes:
         request: int64, row of the traffic.   start: float64 seconds.
         first_step: int64.   steps: int64 (0: the segment is the single token at `start`).
-        step_ends: float64, end of every decode step, non-decreasing.
+        step_ends: float64, end of every decode step, non-decreasing; with several replicas those of one after those of another.
     """
 
     request: np.ndarray
@@ -176,7 +178,8 @@ class RunData:
             `name`, `seed`, `backend`, `load` ({"mode": "open"|"closed", "concurrency"?: int, …}), `slo`
             ({"ttft_ms"?, "tpot_ms"?, "e2e_ms"?}), `kv_pool_tokens`, `kv_block_tokens`, `kv_bytes_per_token`,
             `max_num_seqs`, `gpus` (count), `complete` (False after Ctrl-C), `end` (seconds of simulated or wall time at
-            which the run stopped). What another tool measured may have `sent_seen` and `tokens_seen`, False where times of
+            which the run stopped). `replicas`, where there are several: then `kv_pool_tokens`, `max_num_seqs` and `gpus` are
+            those of all together. What another tool measured may have `sent_seen` and `tokens_seen`, False where times of
             sending or of tokens are not known, and then `reported`: the rates that it tells itself.
         config: the resolved configuration, nested dicts of plain values, and where each value came from
             ({"value": …, "source": "user"|"preset"|"derived"|"default"} leaves).

@@ -6,6 +6,7 @@ counter, so ends are kept in a calendar and no step looks at rows.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
@@ -41,7 +42,7 @@ class SimExecutor:
         self._ticks: list[int] = []
         self._line = (0, 0, 0.0, 0.0)
         self._line_rows = 0
-        self._busy_until = 0.0
+        self._busy_until = self._began = 0.0
 
     def length(self, seq: Sequence) -> int:
         """The true length of an answer: the simulator's `LengthOracle`."""
@@ -61,7 +62,7 @@ class SimExecutor:
             self._expect(child, tick + left)
 
     def submit(self, plan: StepPlan, now: float, until: float) -> StepOutcome:
-        start = self._busy_until if self._busy_until > now else now
+        start = self._began = self._busy_until if self._busy_until > now else now
         tick = plan.tick
         ended: list[Sequence] = []
         if plan.moves is not NO_MOVES:
@@ -84,6 +85,23 @@ class SimExecutor:
 
     def collect(self, ticket: StepOutcome) -> StepOutcome:
         return ticket
+
+    def shorten(self, plan: StepPlan, outcome: StepOutcome, until: float) -> None:
+        """Make a stretch, the last plan submitted, as long as if it had been submitted with this `until`."""
+        ends = outcome.ends
+        steps = bisect_left(ends, until) + 1
+        if self._ahead:
+            steps = 1 if self._began >= until else steps + 1
+        if steps >= len(ends):
+            return
+        last, due = plan.tick + len(ends), plan.tick + steps
+        for seqs, tick in ((outcome.ended, last), (outcome.ended_before, last - 1)):
+            for seq in seqs:
+                self._expect(seq, tick)
+        outcome.ends, outcome.ended_before = ends[:steps], ()
+        outcome.ended = [*self._take_due(due)] if due in self._calendar else []
+        self._busy_until = outcome.ends[-1]
+        self._ending = bool(outcome.ended)
 
     # --- ends of answers
 

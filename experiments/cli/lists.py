@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 KINDS = (
     "schedulers", "allocators", "gates", "policies", "victims", "quantizations", "models", "gpus", "links", "presets",
-    "traces", "backends",
+    "traces", "backends", "routers",
 )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def list_names(
 ) -> None:
     """The names that a workload file may use.
 
-    Schedulers, allocators, quantizations and trace formats of installed packages are listed too; your own are named as
+    Schedulers, allocators, routers, quantizations and trace formats of installed packages are listed too; your own are named as
     module:Class wherever a name is expected.
 
     \b
@@ -208,6 +208,12 @@ def _backends() -> list[Row]:
     return [{"name": name, "about": about, "needs": NEEDS[name]} for name, about in BACKENDS.items()]
 
 
+def _routers() -> list[Row]:
+    from sim.cluster import GROUP, ROUTERS
+
+    return _classes(ROUTERS, GROUP)
+
+
 LISTS: dict[str, Callable[[], list[Row]]] = {
     "schedulers": _schedulers,
     "allocators": _allocators,
@@ -221,4 +227,5 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
     "presets": _presets,
     "traces": _traces,
     "backends": _backends,
+    "routers": _routers,
 }

@@ -18,6 +18,7 @@ _ABOUT = {
     "presets": "Engines; what each sets, with sources, is in [Presets](../presets.md).",
     "traces": "Trace formats and bundled traces.",
     "backends": "Who runs the steps.",
+    "routers": "Who gets which request, with several replicas; `module:Class` of your own works too.",
 }
 
 

@@ -18,7 +18,7 @@ _NAMES = {
     "engine.scheduler.victim": "bench list victims", "engine.kv.allocator": "bench list allocators",
     "engine.kv.dtype": "bench list quantizations", "engine.quantization": "bench list quantizations",
     "backend.name": "bench list backends", "backend.gpu": "bench list gpus", "model": "bench list models",
-    "traffic.trace.format": "bench list traces",
+    "traffic.trace.format": "bench list traces", "cluster.router": "bench list routers",
 }  # fmt: skip
 _TOP = {
     "name": "of the run, in reports",

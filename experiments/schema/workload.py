@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, model_v
 
 from experiments import registries
 from experiments.schema.base import Milliseconds, Seconds, Section, Text, Wrong, registered, wrong_from
+from experiments.schema.cluster import ClusterSection
 from experiments.schema.cost import CostSection
 from experiments.schema.engine import EngineSection
 from experiments.schema.sampling import SamplingSection
@@ -184,6 +185,7 @@ class Workload(Section):
     backend: BackendSection
     model: Annotated[Text, AfterValidator(_model)]
     engine: EngineSection = EngineSection()
+    cluster: ClusterSection = ClusterSection()
     cost: CostSection = CostSection()
     traffic: TrafficSection
     sampling: SamplingSection = SamplingSection()

@@ -21,6 +21,11 @@ from reports.wording import alike, between, clean, number, seconds, setting, sha
 LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E latency"))
 STATS = ("mean", "std", "p50", "p90", "p95", "p99")
 _REASONS = 15  # of each outcome
+REPLICA_COLUMNS = (
+    ("requests", "requests", number), ("prompt tokens", "input_tokens", number), ("output tokens", "output_tokens", number),
+    ("prompt from cache", "prefix_hit_rate", share), ("in flight, mean", "mean_in_flight", number),
+    ("TTFT median, ms", "median_ttft_ms", number), ("TTFT p95, ms", "p95_ttft_ms", number),
+)  # fmt: skip
 SOURCES = ("user", "preset", "derived")
 
 
@@ -73,6 +78,9 @@ def render_report(data: RunData, summary: dict) -> str:
         memory=_memory(summary, data),
         client=client_rows(facts) if facts else [],
         more_client=more_client_rows(facts) if facts else [],
+        imbalance=summary.get("imbalance"),
+        replica_columns=[title for title, _, _ in REPLICA_COLUMNS],
+        replica_rows=[[show(each[key]) for _, key, show in REPLICA_COLUMNS] for each in summary.get("replicas", ())],
         outcomes=_outcomes(summary),
         config=[(key, setting(value), source) for key, value, source in leaves(data.config)],
         sources=SOURCES,

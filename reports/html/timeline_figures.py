@@ -9,10 +9,12 @@ from reports.gantt import MOST_REQUESTS, bars, order, phases_of
 from reports.html.charts import Series, gantt, over_time, stacked
 from reports.html.svg import Figure
 from reports.kv_use import KINDS
+from reports.replicas import in_flight_over
 from reports.run_data import RunData
 from reports.wording import number, seconds, size
 
 POINTS, HIT_POINTS = 280, 120
+MOST_REPLICAS = 6
 _KV_NAMES = {
     "used": "used", "cached": "cached prefix", "reserved": "reserved", "internal": "internal waste",
     "external": "external waste", "free": "free",
@@ -56,7 +58,7 @@ class Thinned:
 
 def timeline_figures(data: RunData) -> dict[str, Figure]:
     """All of them by key: `throughput`, `requests`, `queue`; `batch`, `step_rate` and `kv` unless nobody saw them, as of a
-    server; `hits` where a prefix was hit, and `gantt` of small runs."""
+    server; `hits` where a prefix was hit, `replicas` where there are several, and `gantt` of small runs."""
     thin = Thinned(data)
     figures = [
         _throughput(thin),
@@ -68,7 +70,7 @@ def timeline_figures(data: RunData) -> dict[str, Figure]:
         figures += [_batch(thin), _steps(thin)]
     if inside or (data.info.get("kv_pool_tokens") and np.isfinite(data.timeline.kv_used).all()):
         figures.append(_kv(data, thin))
-    figures += [figure for figure in (_hits(data), _gantt(data)) if figure is not None]
+    figures += [figure for figure in (_hits(data), _replicas(data), _gantt(data)) if figure is not None]
     return {figure.key: figure for figure in figures}
 
 
@@ -99,6 +101,20 @@ def _hits(data: RunData) -> Figure | None:
     times, rates, running = found
     series = [Series("now", rates, 5), Series("since the start", running, 0)]
     return over_time("hits", "Prompt tokens from cache", times, series, "% of prompt tokens", top=100.0)
+
+
+def _replicas(data: RunData) -> Figure | None:
+    """How evenly requests lay on the replicas: a line for each, or the range where there are many."""
+    if data.requests.replica is None or not data.info.get("replicas") or not float(data.info["end"]) > 0:
+        return None
+    edges = np.linspace(0, float(data.info["end"]), HIT_POINTS + 1)
+    found = in_flight_over(data, edges)
+    if len(found) <= MOST_REPLICAS:
+        series = [Series(f"replica {number}", values, number) for number, values in enumerate(found)]
+    else:
+        pairs = (("most", np.max(found, axis=0)), ("mean", np.mean(found, axis=0)), ("least", np.min(found, axis=0)))
+        series = [Series(name, values, shade) for shade, (name, values) in enumerate(pairs)]
+    return over_time("replicas", "In flight at each replica", edges[1:], series, "requests")
 
 
 def _gantt(data: RunData) -> Figure | None:

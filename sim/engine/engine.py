@@ -80,7 +80,7 @@ class Engine:
         self._undelivered: list[int] = []
         self._registers_early = config.kv.register == "scheduled"
         self._step = Step(self.state, gate, victims, self._registers_early)
-        self._stretch = stretch
+        self._stretch, self._heeds = stretch, True  # and whether the last stretch is to end for an arrival
         self._limits = LimitCalendar() if config.depth > 1 and config.stops_ahead else None
         self._flights: deque[tuple[StepPlan, Ticket, float]] = deque()  # plan, ticket, start
         self._ended_stays: list[tuple[Stay, float | None]] = []  # not yet recorded, with `_first_token`
@@ -239,16 +239,17 @@ class Engine:
             if now >= self.recorder.due:
                 self.recorder.sample(now, self.state)
             plan.repeat = self._horizon()
-            if plan.repeat > 1 and not self.scheduler.arrival_matters(self.state):
-                until = _NEVER
+            if plan.repeat > 1:
+                self._heeds = self.scheduler.arrival_matters(self.state)
+                until = until if self._heeds else _NEVER
         if self._preempted:
             self._tell_preempted(plan)
         ticket = self.executor.submit(plan, now, until)
         flights.append((plan, ticket, now if now > self._busy_until else self._busy_until))
         if self._depth > 1:
-            steps = ticket.steps
-            plan.stretched = steps > 1
-            self._advance(plan, steps)
+            plan.stretched = ticket.steps > 1
+            if not plan.stretched:
+                self._advance(plan, 1)
         return True
 
     def _horizon(self) -> int:
@@ -285,6 +286,7 @@ class Engine:
         outcome = self.executor.collect(ticket)
         if not plan.stretched:
             return outcome
+        self._advance(plan, outcome.steps)
         head, tail = outcome.split()
         self.recorder.watch_end(plan, max(start, self._busy_until), head.ends, self.state)
         self._flights[0] = (plan, head, start)

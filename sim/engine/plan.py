@@ -95,7 +95,7 @@ class StepPlan:
         chunks: prefill.
         moves: copies, swaps, preemptions and forks, or `NO_MOVES`.
         repeat: how many times in a row the step may be run as it is; executors that cannot, run it once.
-        stretched: whether more than one step of it is in flight.
+        stretched: whether more than one step of it is in flight; they are counted when the first of them come back.
     """
 
     __slots__ = ("chunks", "cohort", "context", "moves", "number", "repeat", "rows", "stretched", "tick")

@@ -188,6 +188,7 @@ TRACED = {
 CLOSED = {"load": {"mode": "closed", "concurrency": 4}}
 NODES = {"backend.gpu": "h100-sxm", "engine.parallel.tensor": 4, "backend.gpus_per_node": 1}
 RESERVING = {"engine.preset": "tensorrt-llm", "engine.kv.capacity_tokens": 9000}
+AGENTS = {"traffic.trace": {"path": "agents.jsonl.gz", "limit": 60}, "cluster": {"replicas": 3, "router": "prefix"}}
 OTHERS = {
     "name": Case(("another",)),
     "seed": Case((1, 2), {"traffic.trace.sample": 0.1}),
@@ -202,6 +203,13 @@ OTHERS = {
     "backend.dtype": Case(),
     "backend.device": Case(),
     **{f"backend.{key}": Case() for key in HTTP_KEYS},  # tests in tests/backends/http
+    "cluster.replicas": Case((2, 3)),
+    "cluster.router": Case(("least-requests", "random", "session"), {"cluster.replicas": 3}),
+    "cluster.options": Case(
+        ({"cache_threshold": 0.0}, {"balance_abs": 0, "balance_rel": 1.0}),
+        AGENTS,
+        refused=(({}, {"cache_threshold": 0.5}), (AGENTS, {"threshold": 0.5})),
+    ),
     **{
         f"cost.{key}": Case() for key in ("model", "tables", "calibration", "routing_skew")
     },  # tests in test_cost_section.py

@@ -144,6 +144,34 @@ CASES = {
         GOOD + "engine: {scheduler: {name: chunked}}\n",
         ["w.yaml:4: engine.scheduler.name: unknown scheduler 'chunked' (did you mean chunked-prefill?)"],
     ),
+    "unknown router": (
+        GOOD + "cluster: {replicas: 2, router: round_robin}\n",
+        ["w.yaml:4: cluster.router: unknown router 'round_robin' (did you mean round-robin"],
+    ),
+    "no replicas": (
+        GOOD + "cluster: {replicas: 0}\n",
+        ["w.yaml:4: cluster.replicas: expected a number at least 1, got 0"],
+    ),
+    "options of a router": (
+        GOOD + "cluster:\n  router: prefix\n  options: {cache_treshold: 0.5}\n",
+        ["w.yaml:6: cluster.options.cache_treshold: unknown key", "(did you mean cache_threshold?)"],
+    ),
+    "a wrong option of a router": (
+        GOOD + "cluster:\n  router: prefix\n  options: {balance_abs: much}\n",
+        ["w.yaml:6: cluster.options.balance_abs: expected a whole number, got 'much'"],
+    ),
+    "an option where there is none": (
+        GOOD + "cluster: {options: {'cache_threshold:0.5': null}}\n",
+        ["w.yaml:4: cluster.options.cache_threshold:0.5: unknown key", "router round-robin has no options (remove it)"],
+    ),
+    "a router that is not there": (
+        GOOD + "cluster: {router: 'no_such_module:Mine'}\n",
+        ["w.yaml:4: cluster.router: cannot load router"],
+    ),
+    "a router without its method": (
+        GOOD + "cluster: {router: 'sim.cluster.base:Load'}\n",
+        ["w.yaml:4: cluster.router: 'sim.cluster.base:Load' is not a router", "a method route(request, loads)"],
+    ),
     "unknown names": (
         MODEL.replace("Meta-Llama-3-8B", "Meta-Llama-3-9B")
         + "backend: {name: sim, gpu: h100sxm}\n"

@@ -109,7 +109,7 @@ def simulated_run(
     r.status[refused], r.reason[refused] = REFUSED, "longer than the context"
     tokens, samples, end = _loop(r, cached, refused, pool, max_num_seqs, budget, cut or np.inf)
     here = r.queued <= end  # those that would have come after the cut never did
-    r = Requests(**{name: getattr(r, name)[here] for name in Requests.__slots__})
+    r = Requests(**{n: v if (v := getattr(r, n)) is None else v[here] for n in Requests.__slots__})
     timeline = _timeline(r, samples, end, width or max(end / 300, 1e-3), pool)
     run = make_run(r, tokens, timeline, kv_pool_tokens=pool, end=end, max_num_seqs=max_num_seqs, complete=cut is None)
     run.info |= {"name": "chat on one H100", "slo": {"ttft_ms": 500, "tpot_ms": 50}, "seed": seed} | info

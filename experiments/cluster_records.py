@@ -1,0 +1,102 @@
+"""From the records of several replicas to one `RunData`: requests and tokens of all, a timeline that is their sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.admission_limits import gate_reservation, kept_back, whole_prompts
+from experiments.front_end_limits import front_end_limits
+from experiments.host import host_facts
+from experiments.records import Ledger, collect, rows_only
+from reports.run_data import Requests, RunData, Timeline, TokenTimes
+from sim.engine.state import RESERVING
+from workloads.readers.times import alarming
+from workloads.traffic import Traffic
+
+if TYPE_CHECKING:
+    from experiments.cluster import Cluster
+    from experiments.resolve import Resolved
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of the load what one replica saw: times of its own rows, NaN elsewhere."""
+
+    sent: np.ndarray
+    queued: np.ndarray
+
+
+def assemble(
+    resolved: Resolved, traffic: Traffic, cluster: Cluster, end: float, complete: bool, loop_seconds: float
+) -> RunData:
+    """The run of a cluster that stopped at `end` seconds, after `loop_seconds` of ours."""
+    parts = []
+    for replica in cluster.replicas:
+        own = cluster.place == replica.number
+        seen = _Seen(np.where(own, cluster.sent, np.nan), np.where(own, cluster.queued, np.nan))
+        ledger = Ledger(replica.refused, replica.delivery, end, True)
+        parts.append(collect(replica.engine, seen, traffic, ledger))
+    requests = _merged(cluster, [part[0] for part in parts])
+    if not complete:
+        requests = rows_only(requests, np.isfinite(requests.sent) & (requests.sent <= end))
+    tokens, timeline = _joined([part[1] for part in parts]), _summed([part[2] for part in parts])
+    engines = [replica.engine for replica in cluster.replicas]
+    out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
+    last = max(out, *(replica.delivery.time(end) for replica in cluster.replicas))
+    info = {**resolved.info, "complete": complete, "end": last, "process": traffic.name}
+    warnings = [*resolved.warnings, *alarming(traffic.notes), *whole_prompts(engines[0], requests)]
+    if engines[0].config.scheduler.gate in RESERVING:
+        info["kv_kept_back_share"] = share = float(np.mean([kept_back(engine, requests, end) for engine in engines]))
+        warnings += gate_reservation(engines[0], requests, share, resolved.workload.traffic.max_tokens)
+    warnings += _front_ends(resolved, requests, last)
+    steps, plans = sum(engine.recorder.steps for engine in engines), sum(r.plans for r in cluster.replicas)
+    sent = sum(replica.driver.count for replica in cluster.replicas)
+    host = host_facts(loop_seconds) | {
+        "plans": plans, "requests_per_second": sent / loop_seconds, "steps_per_second": steps / loop_seconds,
+    }  # fmt: skip
+    provenance = list(getattr(resolved.cost, "provenance", ()))
+    return RunData(requests, tokens, timeline, info, resolved.config, provenance, warnings, list(traffic.notes), host)
+
+
+def _merged(cluster: Cluster, parts: list[Requests]) -> Requests:
+    """Every row as its own replica has it; one that was never routed as any has it."""
+    place = np.maximum(cluster.place, 0)
+    columns = {}
+    for name in Requests.__slots__:
+        if name != "replica":
+            columns[name] = np.stack([getattr(part, name) for part in parts])[place, np.arange(len(place))]
+    return Requests(**columns, replica=cluster.place.copy())
+
+
+def _joined(parts: list[TokenTimes]) -> TokenTimes:
+    """All segments; the decode steps of one replica after those of another."""
+    offset = np.cumsum([0, *(len(part.step_ends) for part in parts[:-1])])
+    return TokenTimes(
+        np.concatenate([part.request for part in parts]),
+        np.concatenate([part.start for part in parts]),
+        np.concatenate([part.first_step + before for part, before in zip(parts, offset, strict=True)]),
+        np.concatenate([part.steps for part in parts]),
+        np.concatenate([part.step_ends for part in parts]),
+    )
+
+
+def _summed(parts: list[Timeline]) -> Timeline:
+    """The sum over replicas; of `busy` the mean."""
+    columns = {
+        each.name: np.sum([getattr(part, each.name) for part in parts], axis=0)
+        for each in fields(Timeline)
+        if each.name not in ("width", "time")
+    }
+    columns["busy"] = columns["busy"] / len(parts)
+    return Timeline(width=parts[0].width, time=parts[0].time, **columns)
+
+
+def _front_ends(resolved: Resolved, requests: Requests, seconds: float) -> list[str]:
+    """What to tell of front ends, of which each replica has one: of the one that hands out most."""
+    tokens = np.bincount(np.maximum(requests.replica, 0), requests.output_tokens)
+    busiest = int(tokens.argmax()) if len(tokens) else 0
+    found = front_end_limits(resolved.cost.front_end, rows_only(requests, requests.replica == busiest), seconds)
+    return [f"replica {busiest}, which has most to do: {text}" for text in found]
