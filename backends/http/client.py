@@ -27,7 +27,7 @@ from backends.http.events import EventStream, EventTooLong
 IDLE, CONNECT_TIMEOUT = 4.0, 30.0
 ONE_PIECE = "the answer came in one piece, not as a stream, so that no token has a time"
 _TAIL = re.compile(r"/v1(/models|/(chat/)?completions)?/*$")
-_LONGEST_ERROR, _LONGEST_PAGE = 1 << 16, 1 << 26  # bytes that are read of an error, and of what was asked for
+_LONGEST_ERROR, _LONGEST_PAGE = 1 << 16, 1 << 24  # bytes that are read of an error, and of what was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Client:
             async with self._session.post(self.access.root + path, data=body, trace_request_ctx=answer) as response:
                 answer.status, answer.head = response.status, now()
                 if response.status // 100 != 2:
-                    said = message_of(await _beginning(response, _LONGEST_ERROR))
+                    said = message_of(await _error_page(response))
                     answer.fail(STATUS, f"{response.status} {said or response.reason or ''}")
                 else:
                     await self._read(response, answer, keep)
@@ -170,6 +170,14 @@ class Client:
         if reader.empty and first.strip() and not first.lstrip().startswith(b":"):
             answer.fail(BROKEN, _no_stream(first))
         reader.finish(at)
+
+
+async def _error_page(response: aiohttp.ClientResponse) -> bytes:
+    """What is said beside a status that says enough, as far as it comes."""
+    try:
+        return await _beginning(response, _LONGEST_ERROR)
+    except (aiohttp.ClientError, OSError):
+        return b""
 
 
 def _no_stream(said: bytes) -> str:

@@ -29,6 +29,7 @@ COUNTERS = {
 """Figures that only grow: what a run did is their difference. (In tokens; hits are those of the prefix cache.)"""
 _POOL = ("vllm:cache_config_info", "sglang:max_total_num_tokens")
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(\{.*\})?\s+(\S+)")
+_LABELS = 10_000  # characters of labels that are read: for more the search would take long
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -86,7 +87,7 @@ def parse(text: str) -> tuple[dict[str, float], int | None]:
         except ValueError:
             continue
         if name == _POOL[0]:
-            said = dict(_LABEL.findall(labels or ""))
+            said = dict(_LABEL.findall((labels or "")[:_LABELS]))
             size, blocks = said.get("block_size", ""), said.get("num_gpu_blocks", "")
             pool += int(size) * int(blocks) if size.isdecimal() and blocks.isdecimal() else 0
         elif name == _POOL[1]:

@@ -95,6 +95,7 @@ def test_a_stream_is_the_same_however_it_is_written_and_comes(said: bytes, split
         (page("200 OK", "text/plain", b"upstream is down"), BROKEN, "no stream but upstream is down"),
         (page("200 OK", "application/json", b'{"choices": [{"text": "a"}]}'), BROKEN, "in one piece"),
         (page("429 No", "x", b'{"error": {"message": "slow down"}}', "retry-after: 9\r\n"), STATUS, "429 slow down"),
+        (page("500 No", "x", b"oh").replace(b": 2", b": 99") + b" no", STATUS, "500 No"),
         (page("503 No", "x", bytes(range(1, 127))), STATUS, "503 ???"),
         (page("500 No", "x", b"\x1b[31mred"), STATUS, "500 ?[31mred"),
         (page("301 X", "x", b"", "location: https://there/\r\n"), STATUS, "301 moved to https://there/"),
@@ -246,6 +247,7 @@ def test_figures_without_sense_are_left_out() -> None:
         "vllm:num_requests_running NaN\nsglang:max_total_num_tokens NaN\n"
     )
     assert parse(text % 1)[1] is None
+    assert parse("vllm:cache_config_info{" + "a" * 100_000 + "} 1")[1] is None  # in no time
     watch = Watch()
     watch.note(0.0, text % 1)
     watch.note(1.0, text % "+Inf")
