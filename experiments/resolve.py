@@ -186,7 +186,9 @@ def _resolve_real(workload: Workload, progress: Progress | None) -> Resolved:
     config, info = _config(workload, draft, budget), _info(workload, engine, model, budget)
     info["gpu"] = prepared.described.name
     warnings = [*draft.notices, *prepared.notices, *_oracles(engine), *_windows(model, engine)]
-    return Resolved(workload, engine, model, None, budget, None, config, info, warnings, backend, traffic)
+    return Resolved(
+        workload, engine, model, None, budget, None, config, info, warnings, real=backend, _traffic=traffic
+    )
 
 
 def _unread(workload: Workload) -> list[str]:

@@ -133,6 +133,7 @@ def test_quantize_refuses_models_that_cannot_be_and_folders_that_are_taken(tiny,
 
 
 def test_quantize_says_how_many_experts_saw_no_token(tmp_path) -> None:
+    pytest.importorskip("safetensors")
     from safetensors.torch import load_file, save_file
 
     from backends.weights.tiny import make_tiny

@@ -95,7 +95,7 @@ def test_steps_are_as_long_as_simulated_ones(question: Callable[..., Question], 
     for mode in ("auto", "int8-w8a8", "fp8"):
         engine = resolved(asked, replace(replica, quantization=mode), 3072)
         between = summarize(runner.run(engine), with_intervals=False)["mean_tpot_ms"] / 1e3
-        assert steady_step(engine, 64, asked.demand()) == pytest.approx(between, rel=0.06), mode
+        assert steady_step(engine, 64, asked.demand()) == pytest.approx(between, rel=0.08), mode
         plain = plain or between
         assert guided.get(mode, 1.0) == pytest.approx(plain / between, rel=0.07), mode
 
