@@ -248,10 +248,12 @@ def budget_of(prepared: Prepared, engine: EngineConfig, room: Room, model: Model
     )  # fmt: skip
 
 
-def _sampling(workload: Workload) -> tuple[SamplingParams, bool]:
-    """How tokens are chosen, and whether lengths are forced."""
-    from backends.torch.sampling import SamplingParams
+def forces_lengths(workload: Workload) -> bool:
+    """Whether answers have the lengths of the traffic, whatever is generated.
 
+    Raises:
+        InputError: something that ends answers is written beside it.
+    """
     written = workload.sampling.plain()
     forced = written.get("ignore_eos", True)
     for key in ("stop", "stop_token_ids"):
@@ -259,6 +261,15 @@ def _sampling(workload: Workload) -> tuple[SamplingParams, bool]:
             raise workload.error(
                 f"sampling.{key}", "ends no answer while lengths are forced", "write ignore_eos: false beside it"
             )
+    return forced
+
+
+def _sampling(workload: Workload) -> tuple[SamplingParams, bool]:
+    """How tokens are chosen, and whether lengths are forced."""
+    from backends.torch.sampling import SamplingParams
+
+    written = workload.sampling.plain()
+    forced = forces_lengths(workload)
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in written.items()}
     return SamplingParams(**values), forced
 

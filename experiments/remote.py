@@ -13,6 +13,7 @@ import numpy as np
 
 from backends.http.need import need_aiohttp
 from experiments.conflicts import DEFAULT, DERIVED, USER
+from experiments.real import forces_lengths
 from experiments.registries import REMOTE
 from experiments.schema import Workload
 from experiments.schema.workload import REAL_KEYS
@@ -222,12 +223,8 @@ def _endpoint(workload: Workload, traffic: Traffic) -> str:
 def _settings(workload: Workload) -> tuple[dict[str, Any], bool]:
     """How tokens are chosen, with what the user adds, and whether lengths are to be forced."""
     written = workload.sampling.plain()
-    forced = written.pop("ignore_eos", True)
-    for key in ("stop", "stop_token_ids"):
-        if forced and written.get(key):
-            raise workload.error(
-                f"sampling.{key}", "ends no answer while lengths are forced", "write ignore_eos: false beside it"
-            )
+    written.pop("ignore_eos", None)
+    forced = forces_lengths(workload)
     return {**written, **(workload.backend.extra_body or {})}, forced
 
 
