@@ -83,12 +83,12 @@ def curves(
     for i, curve in enumerate(lines):
         points = [(x(s.x), y(s.y)) for s in curve.spots]
         paint = colour(curve.shade)
-        band = "" if x_labels or apart else _band(curve.spots, x, y, paint)
+        ranges = _whiskers(curve.spots, x, y, paint) if x_labels or apart else _band(curve.spots, x, y, paint)
         dots = "".join(_dot(a, b, s.hollow, paint, curve.shade) for (a, b), s in zip(points, curve.spots, strict=True))
         drawn = (
             "" if x_labels or apart else f'<path d="{path(points)}" class="line {curve.dash}" style="stroke:{paint}"/>'
         )
-        parts.append(f'<g data-series="{i}">{band}{drawn}{dots}</g>')
+        parts.append(f'<g data-series="{i}">{ranges}{drawn}{dots}</g>')
     parts += _marks(marks, x, y)
     if apart and len(lines) == 1:
         parts += _names(spots, x, y)
@@ -137,6 +137,13 @@ def _band(spots: Sequence[Spot], x: Scale, y: Scale, paint: str) -> str:
     upper = [(x(s.x), y(s.ends[1])) for s in spots]
     lower = [(x(s.x), y(max(s.ends[0], lowest))) for s in spots]
     return f'<path d="{path(upper + lower[::-1], close=True)}" class="band" style="fill:{paint}"/>'
+
+
+def _whiskers(spots: Sequence[Spot], x: Scale, y: Scale, paint: str) -> str:
+    """The range of each point as an upright stroke, where no line joins the points."""
+    lowest = y.low if y.log else float("-inf")
+    strokes = [f"M{x(s.x):g} {y(s.ends[1]):g}V{y(max(s.ends[0], lowest)):g}" for s in spots if s.ends]
+    return f'<path d="{"".join(strokes)}" class="whisker" style="stroke:{paint}"/>' if strokes else ""
 
 
 def pareto(points: Sequence[tuple[float, float]], *, low_y: bool = False) -> list[tuple[float, float]]:

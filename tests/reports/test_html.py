@@ -349,8 +349,12 @@ def test_ranges_are_below_figures_and_bands_in_curves(points):
     ranged = [{"settings": {"load.rate": r}, "summary": summarize(simulated_run(150, r))} for r in (4, 16, 64)]
     page = render_sweep(ranged, ["load.rate"])
     assert page.count('class="band"') == 8  # throughput, three of TTFT, three of TPOT, goodput
-    assert "Bands show" in page
+    assert "Bands and strokes show" in page
     Page(page)
+    named = [{"settings": {"engine.preset": n}, "summary": p["summary"]} for n, p in zip("abc", ranged, strict=True)]
+    page = render_sweep(named, ["engine.preset"])
+    assert page.count('class="whisker"') == 8 and 'class="band"' not in page
+    assert re.search(r'd="(M[\d.]+ [\d.]+V[\d.]+){3}" class="whisker"', page)
 
 
 def test_what_nobody_saw_is_not_shown_as_nought():
