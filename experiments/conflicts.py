@@ -7,15 +7,18 @@ fits is changed or dropped with a notice, so that every scheduler × allocator t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
 from sim.engine.state import RESERVING
 from sim.presets import Preset
 from workloads.errors import InputError
 
 NO_BUDGET = 1 << 24
 """Token budget of a scheduler that has none, as the presets write it."""
+
+SECTIONS = {"scheduler": SchedulerConfig, "kv": KVConfig, "parallel": ParallelConfig}
 
 USER, PRESET, DERIVED, DEFAULT = "user", "preset", "derived", "default"
 """Who said a value: the workload file, the preset, what follows from other values, nobody."""
@@ -49,6 +52,15 @@ class Draft:
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
+
+    def config(self) -> EngineConfig:
+        """The configuration as it is now."""
+        parts = {
+            name: kind(**{each.name: self.values[f"{name}.{each.name}"] for each in fields(kind)})
+            for name, kind in SECTIONS.items()
+        }
+        own = {each.name: self.values[each.name] for each in fields(EngineConfig) if each.name not in SECTIONS}
+        return EngineConfig(**own, **parts)
 
     def user(self, key: str) -> bool:
         """Whether the user wrote this key."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.conflicts import DEFAULT, DERIVED, PRESET, USER, Draft, OwnAllocator, settle
+from experiments.conflicts import DEFAULT, DERIVED, PRESET, SECTIONS, USER, Draft, OwnAllocator, settle
 from experiments.registries import REAL, REMOTE
 from experiments.schema import Workload
 from experiments.schema.workload import HTTP_KEYS, REAL_KEYS, gpu_source
+from experiments.states import bound_by_states, settle_states, state_notices
 from experiments.traffic import make_traffic
-from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
+from sim.config import EngineConfig, KVConfig
 from sim.hardware import GPUSpec, load_gpu
 from sim.memory import MemoryBudget, memory_budget
 from sim.models import UNKNOWN_FAMILY, ModelSpec, load_model
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _BY_GPU = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")  # engines that size them by the GPU
 _PROBE_TOKENS = 1 << 16  # of an allocator that is made to see what it is like
-_SECTIONS = {"scheduler": SchedulerConfig, "kv": KVConfig, "parallel": ParallelConfig}
 
 
 @dataclass(slots=True)
@@ -89,9 +89,10 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     gpu = _gpu(workload)
     engine, draft = resolve_engine(workload, model, gpu)
     _ranks(draft, model)
-    engine = _engine(draft)
+    engine = draft.config()
     try:
         budget = memory_budget(model, gpu, engine)
+        engine = bound_by_states(draft, engine, budget)
         cost = build_cost(model, gpu, engine, **workload.cost.build_arguments(workload.folder))
     except InputError as error:
         raise _placed(workload, error) from None
@@ -110,6 +111,7 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
         *_oracles(engine),
         *_windows(model, engine),
         *_shortened(model, engine, budget),
+        *state_notices(model, engine, budget),
     ]
     return Resolved(
         workload, engine, model, gpu, budget, cost, config, _info(workload, engine, model, budget), warnings
@@ -216,8 +218,9 @@ def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec | Device) 
     if "@" in name and full != name:
         draft.notices.append(f"engine.preset {name} is simulated as {full} ({preset.summary})")
     draft.own_allocator = _own_allocator(workload, draft)
+    settle_states(draft, model)
     settle(draft, preset)
-    return _engine(draft), draft
+    return draft.config(), draft
 
 
 def _own_allocator(workload: Workload, draft: Draft) -> OwnAllocator | None:
@@ -268,20 +271,11 @@ def _flat(config: EngineConfig) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for each in fields(config):
         value = getattr(config, each.name)
-        if each.name in _SECTIONS:
+        if each.name in SECTIONS:
             flat |= {f"{each.name}.{leaf}": inner for leaf, inner in asdict(value).items()}
         else:
             flat[each.name] = value
     return flat
-
-
-def _engine(draft: Draft) -> EngineConfig:
-    parts = {
-        name: kind(**{f.name: draft.values[f"{name}.{f.name}"] for f in fields(kind)})
-        for name, kind in _SECTIONS.items()
-    }
-    own = {f.name: draft.values[f.name] for f in fields(EngineConfig) if f.name not in _SECTIONS}
-    return EngineConfig(**own, **parts)
 
 
 def _placed(workload: Workload, error: InputError) -> InputError:

@@ -269,7 +269,7 @@ def simulated(resolved: Resolved, stretch: bool, executor: type[SimExecutor]) ->
     host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
     return make_engine(
         resolved.engine, executor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
-        max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch,
+        max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch, state_tokens=budget.state_tokens,
     )  # fmt: skip
 
 

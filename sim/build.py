@@ -20,18 +20,21 @@ from workloads.errors import InputError, unknown_name
 from workloads.registry import resolve as find
 
 
-def make_allocator(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None) -> KVAllocator:
+def make_allocator(
+    kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None, state_tokens: int = 0
+) -> KVAllocator:
     """The allocator that `kv` names, over `capacity` tokens.
 
     Args:
         max_len: longest sequence; the size of a `max-length` slab.
         oracle: true answer lengths, for `exact` slabs.
+        state_tokens: what every sequence takes of a paged pool for its recurrent states, in tokens: whole blocks.
 
     Raises:
         InputError: no such allocator or slab, or one that needs an oracle where there is none.
     """
     if kv.allocator == "paged":
-        return PagedAllocator(capacity, kv.block_size, kv.prefix_caching)
+        return PagedAllocator(capacity, kv.block_size, kv.prefix_caching, state_tokens // kv.block_size)
     if kv.allocator == "radix":
         return RadixAllocator(capacity, kv.prefix_caching)
     if kv.allocator == "contiguous":
@@ -42,6 +45,7 @@ def make_allocator(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[
         "block_size": kv.block_size,
         "prefix_caching": kv.prefix_caching,
         "config": kv,
+        "state_blocks": state_tokens // max(kv.block_size, 1),
     }
     accepted = signature(make).parameters
     return make(**{name: value for name, value in known.items() if name in accepted})
@@ -64,7 +68,7 @@ def _contiguous(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Seq
 
 def make_engine(
     config: EngineConfig, executor: Executor, *, capacity: int, max_len: int, host_tokens: int = 0,
-    stretch: bool = True,
+    stretch: bool = True, state_tokens: int = 0,
 ) -> Engine:  # fmt: skip
     """An engine of the parts that `config` names.
 
@@ -73,6 +77,7 @@ def make_engine(
         max_len: longest sequence in tokens.
         host_tokens: tokens of KV that fit in host memory.
         stretch: take equal decode steps at once.
+        state_tokens: as `make_allocator` takes them.
 
     Raises:
         InputError: an unknown name, or parts that cannot work together.
@@ -88,7 +93,7 @@ def make_engine(
     oracle = executor.length if executor.knows_lengths else None
     if scheduler_config.policy == "shortest-job" and oracle is None:
         raise InputError("policy `shortest-job` needs to know answers beforehand", hint="it exists in simulation only")
-    allocator = make_allocator(config.kv, capacity, max_len, oracle)
+    allocator = make_allocator(config.kv, capacity, max_len, oracle, state_tokens)
     make_scheduler = find("scheduler", scheduler_config.name, SCHEDULERS, "twinserve.schedulers")
     return Engine(
         config,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sim import tensorrt_memory
+from sim import state_memory, tensorrt_memory
 from sim.config import EngineConfig
 from sim.hardware.gpu import GIB, GPUSpec
 from sim.models.spec import ModelSpec
@@ -68,6 +68,8 @@ class MemoryBudget:
         max_model_len: longest request, tokens.
         weights, kv_dtype: names of the modes in effect.
         fixed: the pool was set by `kv.capacity_tokens`, not sized.
+        state_bytes: recurrent states outside of the KV pool. state_slots: sequences that may run with them at once; 0: as many
+            as else. state_tokens: tokens of the pool that the states of one sequence take; see `sim.state_memory`.
     """
 
     model: str
@@ -89,11 +91,27 @@ class MemoryBudget:
     weights: str
     kv_dtype: str
     fixed: bool = False
+    state_bytes: int = 0
+    state_slots: int = 0
+    state_tokens: int = 0
 
     @property
     def full_length_requests(self) -> int:
         """Requests of the longest allowed length that fit at once."""
-        return self.kv_tokens // self.max_model_len
+        return self.requests(self.max_model_len)
+
+    def batch(self, context: float) -> int:
+        """Sequences of `context` tokens on average whose KV and states fit at once."""
+        fits = int(self.kv_tokens / max(context + self.state_tokens, 1))
+        return min(fits, self.state_slots) if self.state_slots else fits
+
+    def requests(self, context: int) -> int:
+        """Requests of `context` tokens that fit at once."""
+        if self.state_tokens:  # blocks are large, so what does not fill one counts
+            held = -(-context // self.block_size) * self.block_size + self.state_tokens
+            return self.kv_tokens // held
+        fits = concurrent_requests(self.kv_bytes, context, self.bytes_per_token)
+        return min(fits, self.state_slots) if self.state_slots else fits
 
 
 def concurrent_requests(kv_bytes: float, context: int, bytes_per_token: int) -> int:
@@ -138,8 +156,8 @@ def activation_bytes(model: ModelSpec, config: EngineConfig, logit_bytes: int = 
     mlp = wide * -(-model.ffn // tp) if model.dense_layers else 0
     if model.experts:
         width = -(-model.expert_ffn // max(tp // config.parallel.expert, 1))
-        routed = model.experts_per_token * (wide * width + model.hidden) // config.parallel.expert
-        mlp = max(mlp, routed + wide * -(-model.shared_experts * model.expert_ffn // tp))
+        routed = model.experts_per_token * (wide * width + model.expert_input) // config.parallel.expert
+        mlp = max(mlp, routed + wide * -(-model.shared_width // tp))
     heads = (model.heads + 2 * model.kv_heads) // tp * model.head_dim + model.heads // tp * model.head_dim
     layer = tokens * size * (3 * model.hidden + max(mlp, heads))
     logits = logit_bytes * min(scheduler.max_num_seqs, tokens) * model.vocab
@@ -245,15 +263,16 @@ def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, *, typic
     """
     budget = _budget(model, gpu, config, typical_tokens)
     if budget.fixed:
-        if budget.kv_tokens < 1:
+        if budget.kv_tokens <= budget.state_tokens:
             raise InputError(
-                f"kv.capacity_tokens {config.kv.capacity_tokens} is less than one block of {budget.block_size}",
+                f"kv.capacity_tokens {config.kv.capacity_tokens} is less than one block of {budget.block_size}"
+                + (f" beside the {budget.state_tokens} tokens of a sequence's states" if budget.state_tokens else ""),
                 place=Place(key="engine.kv.capacity_tokens"),
             )
         return budget
-    if budget.kv_bytes <= 0:
+    if budget.kv_bytes <= 0 or (budget.state_bytes and not budget.state_slots):
         raise _does_not_fit(model, gpu, config, budget)
-    if budget.kv_tokens < budget.max_model_len:
+    if budget.kv_tokens < budget.max_model_len + budget.state_tokens:
         if config.max_model_len or not config.preset.startswith(("sglang", "tensorrt-llm")) or not budget.kv_tokens:
             raise _too_long(model, gpu, config, budget)
         return replace(budget, max_model_len=budget.kv_tokens)
@@ -273,16 +292,24 @@ def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, typical_tokens
     overhead = _overhead(gpu, config, gpus)
     fraction, pool = _pool(gpu, config, weights, activations, overhead)
     block = max(kv.block_size, 1) if kv.allocator != "contiguous" else 1
+    states, state_tokens = state_memory.StatePool(0, 0), 0
+    if model.state is not None and state_memory.state_rule(config) == "blocks":
+        block, per_token, needed = state_memory.blocks(model, config)
+        state_tokens = needed * block
+    elif model.state is not None:
+        states = state_memory.state_pool(model, config, pool)
+        pool -= states.bytes
     if kv.capacity_tokens:
-        pool = kv.capacity_tokens * per_token
+        pool, states = kv.capacity_tokens * per_token, state_memory.StatePool(0, 0)
     blocks = max(pool, 0) // (block * per_token)
-    used = weights + activations + overhead + max(pool, 0)
+    used = weights + activations + overhead + max(pool, 0) + states.bytes
     return MemoryBudget(
         model=model.name, gpu=gpu.name, rule=kv.memory_rule, utilization=fraction, gpus=gpus,
         total_bytes=gpu.memory_bytes, weight_bytes=weights, activation_bytes=activations, overhead_bytes=overhead,
         kv_bytes=pool, unused_bytes=gpu.memory_bytes - used, bytes_per_token=per_token,
         block_size=block, blocks=blocks, kv_tokens=blocks * block, max_model_len=context_limit(model, config),
-        weights=mode.name, kv_dtype=kv_mode.name, fixed=kv.capacity_tokens > 0,
+        weights=mode.name, kv_dtype=kv_mode.name, fixed=kv.capacity_tokens > 0, state_bytes=states.bytes,
+        state_slots=states.slots, state_tokens=state_tokens,
     )  # fmt: skip
 
 
@@ -356,8 +383,9 @@ def _does_not_fit(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, budget: 
 
 
 def _too_long(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, budget: MemoryBudget) -> InputError:
-    need = budget.max_model_len * budget.bytes_per_token
-    options = [f"max_model_len: {budget.kv_tokens}"] if budget.kv_tokens else []
+    need = (budget.max_model_len + budget.state_tokens) * budget.bytes_per_token
+    left = budget.kv_tokens - budget.state_tokens
+    options = [f"max_model_len: {left}"] if left > 0 else []
     options += _alternatives(model, gpu, config, budget.max_model_len)
     return InputError(
         f"one request of {budget.max_model_len} tokens needs {_gib(need)} of KV a GPU, but {_gib(budget.kv_bytes)} "
@@ -394,7 +422,7 @@ def size_report(
     Only lengths up to the model's limit are listed. Configurations that do not fit carry the reason in `problem`;
     the length limit itself is not enforced here (a pool smaller than one longest request is still shown).
     With `kv_bytes` each GPU has that much for KV, whatever else it holds: the rule of thumb
-    `KV memory / (context × bytes a token)`.
+    `KV memory / (context × bytes a token)`, recurrent states aside.
     """
     rows = []
     lengths = tuple(c for c in contexts if c <= context_limit(model, config)) or (context_limit(model, config),)
@@ -414,6 +442,6 @@ def size_report(
                 problem = f"weights take {_gib(budget.weight_bytes)} of {_gib(budget.total_bytes)} a GPU"
                 rows.append(SizeRow(name, tensor, budget, (), problem))
                 continue
-            fits = tuple((c, concurrent_requests(budget.kv_bytes, c, budget.bytes_per_token)) for c in lengths)
+            fits = tuple((c, budget.requests(c)) for c in lengths)
             rows.append(SizeRow(name, tensor, budget, fits))
     return rows

@@ -88,6 +88,7 @@ def size(
     from sim.models import load_model
     from sim.presets import preset_config
     from sim.quantization import load_kv_mode, load_weight_mode
+    from sim.state_memory import fitted
 
     spec, card = load_model(model), load_gpu(gpu)
     config = preset_config(
@@ -112,7 +113,7 @@ def size(
     asked = {"quantizations": quantization, "tensors": tensor, "contexts": sorted(context or ())}
     chosen = {key: tuple(value) for key, value in asked.items() if value}
     pool = None if kv_memory is None else _bytes(kv_memory)
-    rows = size_report(spec, card, config, kv_bytes=pool, **chosen)
+    rows = size_report(spec, card, fitted(spec, config), kv_bytes=pool, **chosen)
     if json:
         from experiments.cli.run import print_json
 

@@ -98,7 +98,7 @@ def _capacity(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> tu
     """Requests a second of the best steady batch, and its sequences."""
     outputs = demand.outputs
     context = demand.inputs + outputs / 2
-    most = min(resolved.engine.scheduler.max_num_seqs, int(resolved.budget.kv_tokens / max(context, 1)))
+    most = min(resolved.engine.scheduler.max_num_seqs, resolved.budget.batch(context))
     # of gaps between tokens only the mean is the mean step; a percentile of them may be well below it
     gaps = [limit for limit in limits if limit.metric == "tpot" or (limit.metric == "itl" and limit.stat == "mean")]
     slowest = min((limit.seconds for limit in gaps), default=float("inf"))

@@ -101,9 +101,7 @@ def _seconds(question: Question, candidate: Candidate, longest: int) -> dict[int
         return {}
     demand = question.demand()
     context = demand.inputs + demand.outputs / 2
-    return {
-        batch: steady_step(engine, batch, demand) for batch in BATCHES if batch * context <= engine.budget.kv_tokens
-    }
+    return {batch: steady_step(engine, batch, demand) for batch in BATCHES if batch <= engine.budget.batch(context)}
 
 
 def _advice(choices: Sequence[Choice]) -> list[str]:

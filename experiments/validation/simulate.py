@@ -118,7 +118,7 @@ def running_limit(resolved: Any, point: Point) -> int:
     """Requests that may run at once: by the scheduler's limit and by the KV pool."""
     synthetic = point.workload["traffic"]["synthetic"]
     length = _mean(synthetic["input_tokens"]) + _mean(synthetic["output_tokens"])
-    return max(min(resolved.engine.scheduler.max_num_seqs, int(resolved.budget.kv_tokens / length)), 1)
+    return max(min(resolved.engine.scheduler.max_num_seqs, resolved.budget.batch(length)), 1)
 
 
 def _settle_cost(point: Point, resolved: Any) -> None:

@@ -24,6 +24,7 @@ from sim.cost.explain import explain_step, provenance
 from sim.cost.graphs import padded
 from sim.cost.host import FrontEnd, Host
 from sim.cost.operators import Operator
+from sim.cost.recurrent import Mix
 
 _GRID_RATIO = 1.15
 
@@ -45,7 +46,7 @@ class StepSizes(NamedTuple):
         tokens: of the flattened batch, padding included. sampled: rows whose logits are computed.
         prefill, windowed: (tokens, pairs, keys, tiles) of prefill attention in full and in windowed layers, or None.
         decode: (rows, context, context within the window) of decode attention, or None.
-        captured: the step runs from a CUDA graph. longest: tokens of the longest chunk.
+        captured: the step runs from a CUDA graph. longest: tokens of the longest chunk. chunks: how many there are.
     """
 
     tokens: int
@@ -55,6 +56,14 @@ class StepSizes(NamedTuple):
     decode: tuple[float, float, float] | None
     captured: bool
     longest: int = 0
+    chunks: int = 0
+
+    @property
+    def mix(self) -> Mix:
+        """The same, as recurrent layers and indexers take it."""
+        rows, context, _ = self.decode or (0.0, 0.0, 0.0)
+        tokens, pairs, keys, _ = self.prefill or (0.0, 0.0, 0.0, 0.0)
+        return Mix(rows, context, tokens, pairs, keys, self.chunks, self.longest)
 
 
 class AnalyticCost:
@@ -81,7 +90,7 @@ class AnalyticCost:
         self.notes = operators.notes
         self._graphs, self._largest, self._piecewise = graphs, graphs[-1] if graphs else 0, piecewise
         self._stages = stages
-        self._plain = stages == 1 and not operators.windowed_layers
+        self._plain = stages == 1 and not operators.windowed_layers and not operators.extra
         self._launch = operators.launches * host.launch
         self._tokens: dict[int, float] = {}
         self._rows: dict[int, float] = {}
@@ -214,8 +223,9 @@ class AnalyticCost:
         captured = self._piecewise and size <= self._largest
         if captured:
             size = padded(self._graphs, size)
-        longest = max(chunks)[0]
-        return StepSizes(size, sampled, prefill, windowed, self._decode_size(rows, context), captured, longest)
+        many = -(-len(chunks) // min(stages, len(chunks)))
+        decode = self._decode_size(rows, context)
+        return StepSizes(size, sampled, prefill, windowed, decode, captured, max(chunks)[0], many)
 
     def _largest_share(self, chunks: tuple, sums: tuple, of: Callable[[tuple], tuple]) -> tuple:
         """What the fullest micro-batch gets of `sums`: an equal share, but never less than the largest chunk."""
@@ -239,6 +249,9 @@ class AnalyticCost:
             gpu += ops.windowed_layers * ops.prefill.seconds(*sizes.windowed) if ops.windowed_layers else 0.0
         for _, count, operator, size in self.decode_parts(sizes):
             gpu += count * operator.seconds(*size)
+        if ops.extra:
+            mix = sizes.mix
+            gpu += sum(placed.count * placed.operator.seconds(*mix) for placed in ops.extra)
         if gpu < self._launch and not sizes.captured:
             return self._launch, self._launch - gpu
         return gpu, 0.0
@@ -253,7 +266,7 @@ class AnalyticCost:
         parts = []
         for name, count, seen, prompts in (
             ("attention_decode", ops.full_layers, context, sizes.prefill),
-            ("attention_decode_windowed", ops.windowed_layers, near, sizes.windowed),
+            (f"attention_decode_{ops.near}", ops.windowed_layers, near, sizes.windowed),
         ):
             if count and among is None:
                 parts.append((name, count, ops.decode, (rows, seen)))

@@ -29,11 +29,13 @@ from sim.cost.operators import (
     Transfer,
     Wait,
 )
+from sim.cost.recurrent import Indexer, RecurrentLayer
 from sim.hardware.gpu import GPUSpec
 from sim.models.linears import Linear, expert_tensor_ways, lm_head
 from sim.models.spec import ModelSpec
 from sim.quantization.kv import KVMode, kv_mode_for
 from sim.quantization.weights import WeightMode, weight_mode_for
+from sim.state_memory import recurrent_value_bytes
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ class StepOperators:
         token: sized by the tokens of the step. sample: by rows whose logits are computed. swap: by swapped tokens.
         decode, prefill: attention of one layer. among: decode attention in a step with prompts, where that is another; see
             `sim.cost.operators.DecodeAmongPrompts`. full_layers, windowed_layers, window: which of them see how far.
+        near: how layers that do not see everything are called: `windowed`, or `sparse` where an indexer chooses the keys.
+        extra: operators that are sized by all of these (see `sim.cost.recurrent.Mix`).
         launches: operations of the framework in a step, for the time of launching them one by one.
         notes: what the user should know (fallbacks, and what was not validated).
         uncertainty: operator class → standard deviation of the log of its time (see `sim.cost.coverage`).
@@ -80,6 +84,8 @@ class StepOperators:
     launches: int
     notes: tuple[str, ...]
     uncertainty: Mapping[str, float]
+    near: str = "windowed"
+    extra: tuple[Placed, ...] = ()
 
 
 class Assembler:
@@ -114,7 +120,11 @@ class Assembler:
         model = self.model
         token = [*self._embedding(), *self._linears(), *self._elementwise(), *self._collectives()]
         swap_bytes = float(model.kv_bytes_per_token(self.kv, self.tp, self.pp))
-        windowed = min(model.window_layers, model.layers) if model.window else 0
+        attending = model.attending_layers
+        windowed, window = (min(model.window_layers, attending), model.window) if model.window else (0, 0)
+        if model.indexer:
+            windowed, window = attending, model.indexer.topk
+        extra = tuple(self._recurrent() + self._indexer())
         return StepOperators(
             token=tuple(token),
             sample=tuple(self._sampling()),
@@ -122,10 +132,12 @@ class Assembler:
             decode=self._decode(),
             prefill=self._prefill(),
             among=self._among(),
-            full_layers=model.layers - windowed,
+            full_layers=attending - windowed,
             windowed_layers=windowed,
-            window=model.window,
-            launches=sum(placed.count * self._launches(placed) for placed in token)
+            window=window,
+            near="sparse" if model.indexer else "windowed",
+            extra=extra,
+            launches=sum(placed.count * self._launches(placed) for placed in (*token, *extra))
             + self._attention_launches()
             + self._shared_launches(),
             notes=self.notes,
@@ -145,7 +157,7 @@ class Assembler:
         """Operations of attention in all layers: rotary embedding, writing the cache, and the kernel itself; with a latent
         cache also two norms on two streams (an event each way, noted and waited for), and splitting, expanding, joining and
         copying queries, keys and values."""
-        return (3 if self.model.mla is None else 3 + 14 + 4) * self.model.layers
+        return (3 if self.model.mla is None else 3 + 14 + 4) * self.model.attending_layers
 
     def _shared_launches(self) -> int:
         """Operations beside those of shared experts: they run on a stream of their own, and what comes of them is added."""
@@ -226,7 +238,7 @@ class Assembler:
         model, mode = self.model, self.mode
         local = model.experts // self.ep
         ffn = -(-model.expert_ffn // expert_tensor_ways(self.tp, self.ep))
-        wide, hidden = 2 if model.gated else 1, model.hidden
+        wide, hidden = 2 if model.gated else 1, model.expert_input
         if mode.name == "mxfp4":
             ffn, hidden = padded_widths(ffn, hidden, self.gpu)
         up = Linear("up", "expert", wide * ffn, hidden, model.moe_layers)
@@ -258,7 +270,7 @@ class Assembler:
             operator.most = GroupedGemm(wide, self.gpu, "bf16", expert_bytes=bytes16, activation_bytes=2.0, **shapes)
         if self.table is not None:
             rows = ("w8a16" if mode.bits == 8 else "w4a16") if covered and mode.weight_only else kind
-            shape = (model.hidden, model.expert_ffn, model.experts_per_token, model.experts)
+            shape = (model.expert_input, model.expert_ffn, model.experts_per_token, model.experts)
             ways = (expert_tensor_ways(self.tp, self.ep), self.ep)
             operator = self.table.experts(operator, rows, self.skew, *shape, *ways)
         return Placed("experts", operator, model.moe_layers)
@@ -282,12 +294,32 @@ class Assembler:
             width = (6.0 if model.gated else 4.0) * -(-model.ffn // self.tp)
             placed.append(Placed("activation", Elementwise(constants, self.gpu, width), model.dense_layers))
         if model.moe_layers and model.shared_experts:
-            width = (6.0 if model.gated else 4.0) * -(-model.shared_experts * model.expert_ffn // self.tp)
+            width = (6.0 if model.gated else 4.0) * -(-model.shared_width // self.tp)
             placed.append(Placed("shared_activation", Elementwise(constants, self.gpu, width), model.moe_layers))
         if model.qk_norm:
             width = 4.0 * (model.heads // self.tp + model.local_kv_heads(self.tp)) * model.head_dim
-            placed.append(Placed("qk_norm", Elementwise(constants, self.gpu, width), model.layers))
+            placed.append(Placed("qk_norm", Elementwise(constants, self.gpu, width), model.attending_layers))
+        if model.attn_gate:
+            width = 6.0 * (model.heads // self.tp) * model.head_dim
+            placed.append(Placed("attention_gate", Elementwise(constants, self.gpu, width), model.attending_layers))
         return placed
+
+    def _recurrent(self) -> list[Placed]:
+        """What recurrent layers do beside their projections."""
+        state = self.model.state
+        if state is None:
+            return []
+        size = recurrent_value_bytes(self.model, self.constants.engine)
+        layer = RecurrentLayer(self.constants.elementwise, self.gpu, state, self.tp, size)
+        return [Placed("recurrence", layer, state.layers)]
+
+    def _indexer(self) -> list[Placed]:
+        """The choice of keys of sparse attention, which every GPU of a tensor-parallel group makes in full."""
+        index = self.model.indexer
+        if index is None:
+            return []
+        shares = self.constants.mla.bandwidth, self._prefill_constants()[1].compute
+        return [Placed("indexer", Indexer(self.constants.elementwise, self.gpu, index, *shares), index.layers)]
 
     @property
     def _spread(self) -> bool:
@@ -298,8 +330,9 @@ class Assembler:
         """How many of them a step has."""
         if self.tp == 1:
             return 0
-        per_layer = 1 if self.model.parallel_block else 2
-        return per_layer * self.model.layers + 1 - (self.model.moe_layers if self._spread else 0)
+        model = self.model
+        sums = model.layers if model.parallel_block else model.mixing_layers + model.dense_layers + model.moe_layers
+        return sums + 1 - (model.moe_layers if self._spread else 0)
 
     def _fuses_norms(self) -> bool:
         """Whether the norm after an all-reduce is a part of its kernel: so in TensorRT-LLM's PyTorch runtime (its C++ runtime,
@@ -328,7 +361,7 @@ class Assembler:
         model, link = self.model, self.gpu.group_link(self.ep)
         narrow = self.mode.covers("expert") and not self._in_blocks
         sent = _ACTIVATION_BYTES[self.mode.activation if narrow else "model"]
-        others = (self.ep - 1) / self.ep * model.hidden / self.tp
+        others = (self.ep - 1) / self.ep * model.expert_input / self.tp
         if self.ep > self.gpu.gpus_per_node:
             note = f"{link.name}: {_SHEET}, dispatch and combine"
             there = Transfer(link, others * model.experts_per_token * (2.0 + sent), note)
@@ -425,6 +458,12 @@ class Assembler:
         model, heads = self.model, self.model.heads // self.tp
         narrow = self.kv.bits == 8
         compute, constants = self._prefill_constants()
+        if (
+            model.mla is not None and model.indexer is not None
+        ):  # every query has keys of its own, so in the latent space
+            width = (model.mla.cached + model.mla.kv_lora) / 2
+            size = float(self.kv.vector_bytes(model.mla.cached))
+            return PrefillAttention(constants, self.gpu, compute, heads, width, size)
         if model.mla is not None:  # prompts are computed with expanded heads, not in the latent space
             width = (model.head_dim + model.mla.v) / 2
             return PrefillAttention(constants, self.gpu, compute, heads, width, 4.0 * heads * width)

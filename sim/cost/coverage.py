@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.cost.constants import nearest_measured
 from sim.hardware.gpu import GPUSpec, load_gpu
+from sim.models.states import KINDS
 
 if TYPE_CHECKING:
     from sim.config import EngineConfig
@@ -27,7 +28,7 @@ _FAR = 0.2  # what another architecture adds: transfer of H100's constants to A1
 _NEAR = 0.03  # another card of the same architecture: H100 to H200
 _STAND_IN = 0.25
 TABLE_ERROR = 0.04
-FIXED = {"elementwise": 0.3, "link": 0.4, "host": 0.5}
+FIXED = {"elementwise": 0.3, "link": 0.4, "host": 0.5, "recurrence": 0.5, "indexer": 0.5}
 """Deviations of what has no timings of its own: estimates."""
 THROUGH_HOST = 1.0
 """Of collectives without a scale-up link: constants measured over NVLink, while data may go through host memory."""
@@ -41,13 +42,13 @@ _CLASSES = {
     "experts": "experts", "all_reduce": "all_reduce", "all_reduce_wait": "all_reduce", "attention_decode": "attention_decode",
     "attention_prefill": "attention_prefill", "host": "host", "kernel_launch": "host", "lm_head": "linear",
     "router": "linear", "kv_swap": "link", "all_to_all": "link", "pipeline_send": "link", "logits_gather": "link",
-    "dispatch": "link", "combine": "link", "exchange_wait": "link",
+    "dispatch": "link", "combine": "link", "exchange_wait": "link", "recurrence": "recurrence", "indexer": "indexer",
 }  # fmt: skip
 
 
 def class_of(operator: str) -> str:
     """The class of an operator of `CostModel.explain`, by its name."""
-    name = operator.removesuffix("_windowed")
+    name = operator.removesuffix("_windowed").removesuffix("_sparse")
     if name in _CLASSES:
         return _CLASSES[name]
     return "linear" if name.endswith("_proj") else "elementwise"
@@ -95,6 +96,12 @@ def outside(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMo
         found.append(f"{mode.name} matrix products (priced like {'16-bit' if mode.weight_only else 'FP8'} ones)")
     if model.mla is None and model.head_dim > WIDEST_HEAD:
         found.append(f"heads {model.head_dim} wide (measured: 64 and {WIDEST_HEAD})")
+    if model.state is not None:
+        found.append(f"recurrent layers ({KINDS[model.state.kind]}: by the structure of the algorithm, no timings)")
+    if model.indexer is not None:
+        found.append(
+            "sparse attention (its indexer by the structure of the algorithm, its kernels as those of latent attention)"
+        )
     parallel = config.parallel
     if parallel.tensor > 1 and gpu.through_host(parallel.tensor):
         found.append("all-reduce over PCIe (measured: NVLink; host memory in between makes it several times slower)")

@@ -48,9 +48,11 @@ def _explain(cost: AnalyticCost, sizes: StepSizes, sequences: int, swapped: int)
     if sizes.prefill is not None and ops.full_layers:
         costs.append(_cost(Placed("attention_prefill", ops.prefill, ops.full_layers), *sizes.prefill))
     if sizes.windowed is not None and ops.windowed_layers:
-        costs.append(_cost(Placed("attention_prefill_windowed", ops.prefill, ops.windowed_layers), *sizes.windowed))
+        placed = Placed(f"attention_prefill_{ops.near}", ops.prefill, ops.windowed_layers)
+        costs.append(_cost(placed, *sizes.windowed))
     for name, count, operator, size in cost.decode_parts(sizes):
         costs.append(_cost(Placed(name, operator, count), *size))
+    costs += [_cost(placed, *sizes.mix) for placed in ops.extra]
     if sizes.sampled:
         costs += [_cost(placed, sizes.sampled) for placed in ops.sample]
     if swapped:
@@ -76,7 +78,7 @@ def provenance(cost: AnalyticCost) -> list[dict]:
     attention = [Placed("attention_decode", ops.decode, 1), Placed("attention_prefill", ops.prefill, 1)]
     if ops.among is not None:
         attention.append(Placed("attention_decode_among_prompts", ops.among, 1))
-    placed = [*ops.token, *attention, *ops.sample, ops.swap]
+    placed = [*ops.token, *attention, *ops.extra, *ops.sample, ops.swap]
     found = [{"what": p.name, "value": type(p.operator).__name__, "source": p.operator.source} for p in placed]
     found.append({"what": "host", "value": "Host", "source": cost.host.source})
     found.append({"what": "front_end", "value": "FrontEnd", "source": cost.front_end.source})

@@ -33,14 +33,17 @@ class PagedAllocator:
         capacity: tokens in all; what does not fill a block is left out.
         block_size: tokens a block.
         prefix_caching: keep and share what was computed.
+        state_blocks: blocks that every sequence takes besides those of its tokens, for recurrent states.
     """
 
-    def __init__(self, capacity: int, block_size: int = 16, prefix_caching: bool = True) -> None:
+    def __init__(self, capacity: int, block_size: int = 16, prefix_caching: bool = True, state_blocks: int = 0) -> None:
         self.block_size = block_size
         self.total = capacity // block_size
         self.capacity = self.total * block_size
         self.shares = prefix_caching
-        self.roomy = self.capacity
+        self.state_blocks = state_blocks
+        self.roomy = self.capacity - state_blocks * block_size
+        self._states: dict[Sequence, array[int]] = {}
         self.pool = BlockPool(self.total) if prefix_caching else PlainPool(self.total)
         self._held = 0  # sum of the lengths of all block tables
         self._spare = array("i")  # taken for decoding sequences, not yet assigned to one
@@ -51,10 +54,10 @@ class PagedAllocator:
         return self.pool.count * self.block_size
 
     def footprint(self, tokens: int) -> int:
-        return -(-tokens // self.block_size) * self.block_size
+        return (-(-tokens // self.block_size) + self.state_blocks) * self.block_size
 
     def fits(self, seq: Sequence) -> str | None:
-        if seq.limit <= self.capacity:
+        if seq.limit <= self.roomy:
             return None
         need = self.footprint(seq.limit - 1)
         if need <= self.capacity:
@@ -188,15 +191,17 @@ class PagedAllocator:
         if hit.tokens:
             seq.registered = hit.tokens // size
             need -= seq.registered
-            if need + hit.idle // size > pool.count:
+            if need + self.state_blocks + hit.idle // size > pool.count:
                 seq.registered = 0
                 return False
             for run, depth in hit.handle:
                 pool.join(run, depth)
             seq.runs = list(hit.handle)
-        elif need > pool.count:
+        elif need + self.state_blocks > pool.count:
             return False
         seq.blocks = pool.take(need) if need > 0 else NO_BLOCKS
+        if self.state_blocks:
+            self._states[seq] = pool.take(self.state_blocks)
         self._held += held
         return True
 
@@ -305,12 +310,14 @@ class PagedAllocator:
                 loose = None
         elif loose:
             pool.put(loose)
+        if states := self._states.pop(seq, None):
+            pool.put(states)
 
     def fork(self, parent: Sequence, child: Sequence) -> list[tuple[int, int]] | None:
         self._number(parent)
         full = parent.computed // self.block_size
         partial = parent.computed % self.block_size
-        if partial and not self.pool.count:
+        if self.pool.count < bool(partial) + self.state_blocks:
             return None
         own = full - parent.registered
         if own > 0:  # so far the parent's alone: make it a run that two can use
@@ -326,13 +333,16 @@ class PagedAllocator:
         if partial:
             child.blocks = self.pool.take(1)
             copies.append((parent.blocks[0], child.blocks[0]))
+        if self.state_blocks:
+            self._states[child] = self.pool.take(self.state_blocks)
+            copies += zip(self._states[parent], self._states[child], strict=True)
         self._held += child.registered + len(child.blocks)
         return copies
 
     # --- accounts
 
     def held(self, stored: int) -> int:
-        return self._held * self.block_size
+        return (self._held + self.state_blocks * len(self._states)) * self.block_size
 
     def use(self, stored: int) -> KVUse:
         block = self.block_size
@@ -344,9 +354,12 @@ class PagedAllocator:
     def check(self, sequences: Iterable[Sequence]) -> None:
         depths: dict[Run, dict[int, int]] = {}
         owned: set[int] = set()
-        held = private = 0
+        held = private = states = 0
         for seq in sequences:
             table = self.table(seq)
+            owned.update(self._states.get(seq, ()))
+            assert len(self._states.get(seq, ())) == self.state_blocks, f"{seq} has another number of states"
+            states += self.state_blocks
             held += len(table)
             assert len(table) * self.block_size >= seq.computed, f"{seq} has KV outside its blocks"
             assert len(set(table)) == len(table), f"{seq} has a block twice"
@@ -359,7 +372,10 @@ class PagedAllocator:
         assert not self._spare, f"{len(self._spare)} blocks were taken for nobody"
         free = self.pool.free_blocks()
         shared = {block for run, users in depths.items() for block in run.blocks[: max(users)]}
-        assert len(shared) + private == len(owned), "a block has an owner that its reference count does not know"
+        assert len(shared) + private + states == len(owned), (
+            "a block has an owner that its reference count does not know"
+        )
+        assert states == self.state_blocks * len(self._states), "states are kept for nobody"
         assert held == self._held, f"block tables hold {held} blocks, the allocator counts {self._held}"
         assert len(free) == self.pool.count, f"{len(free)} blocks are free, {self.pool.count} are counted"
         assert len(set(free)) == len(free), "a block is free twice"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.models.hf_families import FAMILIES, FFN, FOUR_TIMES, HEADS, HIDDEN, HYBRIDS, LAYERS, POSITIONS, resembles_llama
+from sim.models.hf_hybrids import HYBRID_FAMILIES
 from sim.models.hf_keys import Config
 from sim.models.quantized import native_mode
 from sim.models.spec import UNKNOWN_FAMILY, ModelSpec
@@ -29,17 +30,20 @@ def read_config(path: Path) -> ModelSpec:
     config = Config(_language_part(values, str(path)), str(path))
     family = config.text("model_type")
     if not family:
-        raise config.error("model_type", "is missing", hint=f"known: {', '.join(sorted(FAMILIES))}")
+        raise config.error("model_type", "is missing", hint=f"known: {', '.join(sorted(FAMILIES | HYBRID_FAMILIES))}")
     notes = ""
-    if family in FAMILIES:
-        read = FAMILIES[family]
+    families = FAMILIES | HYBRID_FAMILIES
+    if family in families:
+        read = families[family]
     elif family in HYBRIDS:
-        raise config.error("model_type", f"{family!r} mixes attention with {HYBRIDS[family]}, which is not modelled")
+        what = HYBRIDS[family]
+        message = "has no attention" if what == "nothing" else f"mixes attention with {what}"
+        raise config.error("model_type", f"{family!r} {message}, which is not modelled")
     elif resembles_llama(config):
         read = FAMILIES["llama"]
         notes = f"{UNKNOWN_FAMILY} {family!r} is not known: taken to be shaped like Llama, as its keys are"
     else:
-        raise unknown_name("architecture", family, FAMILIES, place=Place(file=config.file, key="model_type"))
+        raise unknown_name("architecture", family, families, place=Place(file=config.file, key="model_type"))
     spec = ModelSpec(family=family, **({"notes": notes} | _shared(config, path) | read(config)))
     _check(spec, config)
     return spec
@@ -70,7 +74,7 @@ def _shared(config: Config, path: Path) -> dict[str, Any]:
     return {
         "name": path.resolve().parent.name if Path(name).is_absolute() else name.rsplit("/", 1)[-1],
         "hf_id": config.text("_name_or_path"),
-        "layers": config.integer(*LAYERS),
+        "layers": config.integer(*LAYERS, default=_listed_layers(config)),
         "hidden": hidden,
         "heads": heads,
         "kv_heads": config.integer("num_key_value_heads", default=heads),
@@ -84,6 +88,12 @@ def _shared(config: Config, path: Path) -> dict[str, Any]:
     }
 
 
+def _listed_layers(config: Config) -> int | None:
+    """How many layers are listed, for a config that only lists them."""
+    listed = config.values.get("layers_block_type") or config.values.get("hybrid_override_pattern")
+    return len(listed) if isinstance(listed, (list, str)) else None
+
+
 def _check(spec: ModelSpec, config: Config) -> None:
     if spec.heads % spec.kv_heads:
         raise config.error(
@@ -93,5 +103,7 @@ def _check(spec: ModelSpec, config: Config) -> None:
         raise config.error(
             "num_experts_per_tok", f"a token cannot visit {spec.experts_per_token} of {spec.experts} experts"
         )
+    if not spec.attending_layers:
+        raise config.error("layer_types", "models without attention are not modelled")
     if spec.dense_first_layers > spec.layers:
         raise config.error("first_k_dense_replace", f"more dense layers than the model's {spec.layers}")

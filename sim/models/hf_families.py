@@ -15,7 +15,7 @@ from sim.models.spec import MLADims
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
-FFN = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+FFN = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 FOUR_TIMES = ("bloom", "falcon", "gpt2", "gptj", "mpt")
 """Families whose MLP is four times as wide as the model where the config does not say."""
@@ -67,7 +67,7 @@ def _qwen3(config: Config) -> dict[str, Any]:
 
 
 def _qwen3_moe(config: Config) -> dict[str, Any]:
-    _every_layer_sparse(config)
+    every_layer_sparse(config)
     head_dim = config.integer(
         "head_dim", default=config.integer("hidden_size") // config.integer("num_attention_heads")
     )
@@ -89,14 +89,19 @@ def _gemma2(config: Config) -> dict[str, Any]:
     }
 
 
-def _deepseek(config: Config) -> dict[str, Any]:
-    mla = MLADims(
+def latent_attention(config: Config) -> MLADims:
+    """The dimensions of multi-head latent attention."""
+    return MLADims(
         q_lora=config.integer("q_lora_rank", default=0),
         kv_lora=config.integer("kv_lora_rank"),
         rope=config.integer("qk_rope_head_dim"),
         nope=config.integer("qk_nope_head_dim"),
         v=config.integer("v_head_dim"),
     )
+
+
+def _deepseek(config: Config) -> dict[str, Any]:
+    mla = latent_attention(config)
     return {
         "mla": mla,
         "head_dim": mla.nope + mla.rope,
@@ -287,16 +292,16 @@ def _stablelm(config: Config) -> dict[str, Any]:
 
 
 def _qwen2_moe(config: Config) -> dict[str, Any]:
-    _every_layer_sparse(config)
+    every_layer_sparse(config)
     width = config.integer("moe_intermediate_size")
     shared = config.integer("shared_expert_intermediate_size", default=0, least=0)
-    if shared % width:
-        raise config.error("shared_expert_intermediate_size", f"must be a multiple of moe_intermediate_size ({width})")
     return _qwen2(config) | {
         "experts": config.integer("num_experts"),
         "experts_per_token": config.integer("num_experts_per_tok"),
         "expert_ffn": width,
-        "shared_experts": shared // width,
+        "shared_experts": -(-shared // width),
+        "shared_ffn": shared,
+        "shared_gate": bool(shared),
     }
 
 
@@ -404,7 +409,8 @@ def _exaone4(config: Config) -> dict[str, Any]:
     return fields
 
 
-def _every_layer_sparse(config: Config) -> None:
+def every_layer_sparse(config: Config) -> None:
+    """Refuses dense layers between MoE layers."""
     if config.integer("decoder_sparse_step", default=1) != 1 or config.values.get("mlp_only_layers"):
         key = "mlp_only_layers" if config.values.get("mlp_only_layers") else "decoder_sparse_step"
         raise config.error(key, "dense layers between MoE layers are not supported")
@@ -462,14 +468,13 @@ FAMILIES: dict[str, Callable[[Config], dict[str, Any]]] = {
     "starcoder2": _starcoder2,
 }
 
-_STATES = "recurrent layers"
 HYBRIDS = {
-    "bamba": _STATES, "falcon_h1": _STATES, "granitemoehybrid": _STATES, "jamba": _STATES, "lfm2": "short convolutions",
-    "mamba": _STATES, "mamba2": _STATES, "minimax": "linear attention", "nemotron_h": _STATES,
-    "qwen3_next": "linear attention", "qwen3_5_text": "linear attention", "qwen3_5_moe_text": "linear attention",
-    "recurrent_gemma": _STATES, "rwkv": _STATES, "zamba2": _STATES, "deepseek_v32": "a learned choice of keys",
+    "lfm2": "short convolutions", "lfm2_moe": "short convolutions", "mamba": "nothing", "mamba2": "nothing",
+    "falcon_mamba": "nothing", "olmo_hybrid": "linear attention", "recurrent_gemma": "recurrent layers",
+    "rwkv": "recurrent layers", "xlstm": "recurrent layers", "zamba": "recurrent layers and shared blocks",
+    "zamba2": "recurrent layers and shared blocks", "deepseek_v4": "compressed attention", "glm5_next": "linear attention",
 }  # fmt: skip
-"""Families whose layers are not all attention over everything (or over a window), and what they have instead."""
+"""Families with layers that are not modelled, and what these are."""
 
 
 def resembles_llama(config: Config) -> bool:

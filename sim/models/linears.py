@@ -33,7 +33,7 @@ def _split(width: int, ways: int) -> int:
 
 def linears(model: ModelSpec, tp: int = 1, ep: int = 1) -> tuple[Linear, ...]:
     """All linear layers of `model` on one of `tp` GPUs, experts over `ep` GPUs. The tied LM head is left out."""
-    found = _attention(model, tp) + _mlp(model, tp, ep)
+    found = (_attention(model, tp) if model.attending_layers else []) + _recurrent(model, tp) + _mlp(model, tp, ep)
     if not model.tied:
         found.append(lm_head(model, tp))
     return tuple(found)
@@ -50,12 +50,13 @@ def expert_tensor_ways(tp: int, ep: int) -> int:
 
 
 def _attention(model: ModelSpec, tp: int) -> list[Linear]:
-    h, layers, heads = model.hidden, model.layers, model.heads // tp
+    h, layers, heads = model.hidden, model.attending_layers, model.heads // tp
     mla = model.mla
     if mla is None:
         kv = model.local_kv_heads(tp)
+        queries = 2 * heads if model.attn_gate else heads
         return [
-            Linear("qkv_proj", "attention", (heads + 2 * kv) * model.head_dim, h, layers),
+            Linear("qkv_proj", "attention", (queries + 2 * kv) * model.head_dim, h, layers),
             Linear("o_proj", "attention", h, heads * model.head_dim, layers),
         ]
     width = heads * (mla.nope + mla.rope)
@@ -68,9 +69,60 @@ def _attention(model: ModelSpec, tp: int) -> list[Linear]:
         query = [Linear("q_proj", "attention", width, h, layers)]
     return [
         *query,
+        *_indexer(model),
         Linear("kv_a_proj", "attention", mla.cached, h, layers),
         Linear("kv_b_proj", "attention", heads * (mla.nope + mla.v), mla.kv_lora, layers),
         Linear("o_proj", "attention", h, heads * mla.v, layers),
+    ]
+
+
+def _indexer(model: ModelSpec) -> list[Linear]:
+    """Projections of the indexer, which every GPU has in full; the heads' weights stay in the model's dtype."""
+    index = model.indexer
+    if index is None:
+        return []
+    layers = index.layers
+    return [
+        Linear("index_q_proj", "attention", index.heads * index.dim, model.mla.q_lora, layers),
+        Linear("index_k_proj", "attention", index.dim, model.hidden, layers),
+        Linear("index_weights_proj", "router", index.heads, model.hidden, layers),
+    ]
+
+
+def _recurrent(model: ModelSpec, tp: int) -> list[Linear]:
+    """Projections of recurrent layers. What makes decays and time steps is small and stays in the model's dtype."""
+    state, h = model.state, model.hidden
+    if state is None:
+        return []
+    heads, groups = state.local(tp)
+    inner, keys, layers = heads * state.value_dim, groups * state.key_dim, state.layers
+    out = Linear("state_out_proj", "attention", h, inner, layers)
+    if state.kind == "gated-delta":
+        return [
+            Linear("state_in_proj", "attention", 2 * keys + 2 * inner, h, layers),
+            Linear("state_decay_proj", "router", 2 * heads, h, layers),
+            out,
+        ]
+    if state.kind == "kda":
+        return [
+            Linear("state_in_proj", "attention", 2 * keys + inner, h, layers),
+            Linear("state_decay_proj", "router", 2 * state.rank + heads, h, layers),
+            Linear("state_rank_proj", "router", 2 * inner, state.rank, layers),
+            out,
+        ]
+    if state.kind == "mamba2":
+        return [Linear("state_in_proj", "attention", 2 * inner + 2 * keys + heads, h, layers), out]
+    if state.kind == "mamba1":
+        return [
+            Linear("state_in_proj", "attention", 2 * inner, h, layers),
+            Linear("state_decay_proj", "router", state.rank + 2 * state.key_dim, inner, layers),
+            Linear("state_rank_proj", "router", inner, state.rank, layers),
+            out,
+        ]
+    return [  # lightning
+        Linear("state_in_proj", "attention", 2 * keys + inner, h, layers),
+        Linear("state_gate_proj", "attention", inner, h, layers),
+        out,
     ]
 
 
@@ -87,14 +139,19 @@ def _mlp(model: ModelSpec, tp: int, ep: int) -> list[Linear]:
         ]
     if model.moe_layers:
         layers, local = model.moe_layers, model.experts // ep
-        ffn = _split(model.expert_ffn, expert_tensor_ways(tp, ep))
+        ffn, seen = _split(model.expert_ffn, expert_tensor_ways(tp, ep)), model.expert_input
         found += [
             Linear("router", "router", model.experts, h, layers),
-            Linear(f"expert_{up}", "expert", wide * ffn, h, layers, local),
-            Linear("expert_down_proj", "expert", h, ffn, layers, local),
+            Linear(f"expert_{up}", "expert", wide * ffn, seen, layers, local),
+            Linear("expert_down_proj", "expert", seen, ffn, layers, local),
         ]
+        if seen != h:
+            found += [
+                Linear("narrow_proj", "shared", seen, h, layers),
+                Linear("widen_proj", "shared", h, seen, layers),
+            ]
         if model.shared_experts:
-            shared = _split(model.shared_experts * model.expert_ffn, tp)
+            shared = _split(model.shared_width, tp)
             found += [
                 Linear(f"shared_{up}", "shared", wide * shared, h, layers),
                 Linear("shared_down_proj", "shared", h, shared, layers),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sim.models.states import StateDims
 from workloads.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,6 +42,26 @@ class MLADims:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexerDims:
+    """The choice of keys of DeepSeek Sparse Attention (DeepSeek-V3.2): a small attention that scores every cached token.
+
+    Attributes:
+        heads, dim: of its queries; its one key a token has `dim` values. topk: tokens that attention then sees at most.
+        layers: how many layers choose for themselves; the others take the choice of the one before.
+    """
+
+    heads: int
+    dim: int
+    topk: int
+    layers: int
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes cached per token and layer: FP8 and a 32-bit scale for every 128 (vLLM's and SGLang's indexer cache)."""
+        return self.dim + 4 * -(-self.dim // 128)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Shape of a decoder-only transformer. Counts are of values (weights, heads, layers), never bytes.
 
@@ -52,10 +73,17 @@ class ModelSpec:
         max_position: context length the model was made for, tokens.
         dtype: dtype of the checkpoint: `bf16`, `fp16` or `fp32`.
         experts, experts_per_token, expert_ffn: routed experts of a MoE layer (0: dense model).
-        shared_experts: experts of the same width that every token visits.
+        shared_experts: experts that every token visits, of the same width unless `shared_ffn` is that of all of them together.
+        expert_hidden: width at which routed experts see a token, where that is narrower than the model (0: it is not).
         dense_first_layers: leading layers with a dense MLP instead of experts.
         window, window_layers: sliding window in tokens, and how many layers have it (0: none).
         mla: dimensions of multi-head latent attention; None for ordinary attention.
+        state: layers with a recurrent state instead of a cache (Mamba, linear attention); None: there are none.
+        indexer: the choice of keys of sparse attention; None: attention sees all of them.
+        attention_layers, mlp_layers: how many layers attend, and have an MLP or experts; None: all but the recurrent ones,
+            and all.
+        attn_gate: every attention head has a gate of its width, projected beside the queries.
+        shared_gate: shared experts have a gate of one value.
         qkv_bias, o_bias, mlp_bias, head_bias, norm_bias, router_bias: which parts carry biases.
         norms: norms per layer (1 in parallel blocks, 4 in Gemma 2). qk_norm: q and k are normalised per head.
         sinks: one learned attention sink a head. embedding_norm: a norm after the embedding.
@@ -84,10 +112,18 @@ class ModelSpec:
     experts_per_token: int = 0
     expert_ffn: int = 0
     shared_experts: int = 0
+    shared_ffn: int = 0
+    expert_hidden: int = 0
     dense_first_layers: int = 0
     window: int = 0
     window_layers: int = 0
     mla: MLADims | None = None
+    state: StateDims | None = None
+    indexer: IndexerDims | None = None
+    attention_layers: int | None = None
+    mlp_layers: int | None = None
+    attn_gate: bool = False
+    shared_gate: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
@@ -114,14 +150,43 @@ class ModelSpec:
         return "MQA" if self.kv_heads == 1 else "GQA"
 
     @property
+    def state_layers(self) -> int:
+        """Layers with a recurrent state."""
+        return self.state.layers if self.state else 0
+
+    @property
+    def attending_layers(self) -> int:
+        """Layers with attention, which cache keys and values."""
+        return self.layers - self.state_layers if self.attention_layers is None else self.attention_layers
+
+    @property
+    def _with_mlp(self) -> int:
+        return self.layers if self.mlp_layers is None else self.mlp_layers
+
+    @property
+    def mixing_layers(self) -> int:
+        """Sums over a tensor-parallel group that attention and recurrent layers need, one each."""
+        return self.attending_layers + self.state_layers
+
+    @property
     def moe_layers(self) -> int:
         """Layers with routed experts."""
-        return self.layers - self.dense_first_layers if self.experts else 0
+        return self._with_mlp - self.dense_first_layers if self.experts else 0
 
     @property
     def dense_layers(self) -> int:
         """Layers with a dense MLP."""
-        return self.layers - self.moe_layers
+        return self._with_mlp - self.moe_layers
+
+    @property
+    def shared_width(self) -> int:
+        """Width of all shared experts together."""
+        return self.shared_ffn or self.shared_experts * self.expert_ffn
+
+    @property
+    def expert_input(self) -> int:
+        """Width of what routed experts read and write."""
+        return self.expert_hidden or self.hidden
 
     @property
     def dtype_bytes(self) -> int:
@@ -137,7 +202,7 @@ class ModelSpec:
     @property
     def params_active(self) -> int:
         """Weights that one token touches: the total less the experts it does not visit (embeddings count in full)."""
-        per_expert = (3 if self.gated else 2) * self.hidden * self.expert_ffn
+        per_expert = (3 if self.gated else 2) * self.expert_input * self.expert_ffn
         if self.mlp_bias:
             per_expert += (2 if self.gated else 1) * self.expert_ffn + self.hidden
         return self.params_total - self.moe_layers * (self.experts - self.experts_per_token) * per_expert
@@ -157,21 +222,25 @@ class ModelSpec:
         return norm * (2 if self.embedding_norm else 1) + (self.vocab if self.head_bias else 0)
 
     def _small_layers(self) -> int:
-        """Norms, biases and sinks of all layers together."""
+        """Norms, biases, sinks and what recurrent layers have besides, of all layers together."""
         width = self.heads * self.head_dim
-        total = self.norms * self.hidden * (2 if self.norm_bias else 1)
-        total += 2 * self.head_dim if self.qk_norm else 0
-        total += self.heads if self.sinks else 0
-        total += width + 2 * self.kv_heads * self.head_dim if self.qkv_bias else 0
-        total += self.hidden if self.o_bias else 0
+        norms = self.norms * self.hidden * (2 if self.norm_bias else 1)
+        attention = 2 * self.head_dim if self.qk_norm else 0
+        attention += self.heads if self.sinks else 0
+        attention += width + 2 * self.kv_heads * self.head_dim if self.qkv_bias else 0
+        attention += self.hidden if self.o_bias else 0
         if self.mla is not None:
-            total += self.mla.q_lora + self.mla.kv_lora
+            attention += self.mla.q_lora + self.mla.kv_lora
         dense = (2 if self.gated else 1) * self.ffn + self.hidden if self.mlp_bias else 0
         sparse = 0
         if self.experts:
             sparse = self.experts * ((2 if self.gated else 1) * self.expert_ffn + self.hidden) if self.mlp_bias else 0
             sparse += self.experts if self.router_bias else 0
-        return self.layers * total + self.moe_layers * sparse + self.dense_layers * dense
+            sparse += self.hidden if self.shared_gate else 0
+        total = self.layers * norms + self.attending_layers * attention
+        total += self.state.layers * self.state.small_weights() if self.state else 0
+        total += self.indexer.layers * 2 * self.indexer.dim if self.indexer else 0
+        return total + self.moe_layers * sparse + self.dense_layers * dense
 
     def linears(self, tp: int = 1, ep: int = 1) -> tuple[Linear, ...]:
         """The linear layers as one GPU of a tensor-parallel group holds them (see `sim.models.linears`)."""
@@ -213,14 +282,16 @@ class ModelSpec:
         """Bytes of KV cache that one token takes on one GPU, scales included; sliding windows are not subtracted.
 
         `2 × layers × KV heads × head dim × bytes`; with MLA `layers × (latent + rotary key) × bytes`, which tensor
-        parallelism does not divide. With pipeline stages, of the stage with most layers.
+        parallelism does not divide; with an indexer its keys besides. Recurrent layers cache nothing by token. With pipeline
+        stages, of the stage with most layers.
         """
         from sim.quantization.kv import kv_mode_for
 
         mode = kv_mode_for(kv_dtype, self.dtype)
-        layers = -(-self.layers // pp)
+        layers = -(-self.attending_layers // pp)
         if self.mla is not None:
-            return layers * mode.vector_bytes(self.mla.cached)
+            index = -(-self.indexer.layers // pp) * self.indexer.cached_bytes if self.indexer else 0
+            return layers * mode.vector_bytes(self.mla.cached) + index
         return 2 * layers * self.local_kv_heads(tp) * mode.vector_bytes(self.head_dim)
 
     def weight_bytes(self, mode: str | WeightMode = "auto", tp: int = 1, pp: int = 1, ep: int = 1) -> int:

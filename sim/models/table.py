@@ -11,17 +11,18 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from sim.models.spec import MLADims, ModelSpec
+from sim.models.spec import IndexerDims, MLADims, ModelSpec
+from sim.models.states import StateDims
 from workloads.errors import InputError
 
 _FLAGS = (
     "tied", "qkv_bias", "o_bias", "mlp_bias", "head_bias", "norm_bias", "router_bias", "qk_norm", "sinks",
-    "embedding_norm", "parallel_block",
+    "embedding_norm", "parallel_block", "attn_gate", "shared_gate",
 )  # fmt: skip
 _INTEGERS = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_position", "experts", "experts_per_token",
     "expert_ffn", "shared_experts", "dense_first_layers", "window", "window_layers", "norms", "learned_positions",
-    "published_params",
+    "published_params", "attention_layers", "mlp_layers", "shared_ffn", "expert_hidden",
 )  # fmt: skip
 _VARIANTS = re.compile(r"-(instruct|thinking|chat|it|pt|hf|base|(?<=[a-z])\d{4})$")
 _QUANTIZED = (
@@ -46,8 +47,17 @@ def _spec(row: dict[str, str]) -> ModelSpec:
     values |= {flag: True for flag in _FLAGS if flag in features}
     for key in ("name", "hf_id", "family", "dtype", "native_quantization", "notes"):
         values[key] = row[key]
-    mla = MLADims(*map(int, row["mla"].split("/"))) if row["mla"] else None
-    return ModelSpec(**values, gated="ungated" not in features, mla=mla)
+    values["mla"] = MLADims(*map(int, row["mla"].split("/"))) if row["mla"] else None
+    values["indexer"] = IndexerDims(*map(int, row["indexer"].split("/"))) if row["indexer"] else None
+    values["state"] = _state(row["state"]) if row["state"] else None
+    return ModelSpec(**values, gated="ungated" not in features)
+
+
+def _state(text: str) -> StateDims:
+    """`kind/layers/heads/groups/key_dim/value_dim/conv/rank/dtype`, and `/bare` where nothing is normalised."""
+    kind, *numbers = text.split("/")
+    dtype, norm = numbers[7], numbers[8:] != ["bare"]
+    return StateDims(kind, *map(int, numbers[:7]), dtype=dtype, norm=norm)
 
 
 def list_models() -> list[ModelSpec]:

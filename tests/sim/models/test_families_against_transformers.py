@@ -8,6 +8,7 @@ import pytest
 
 from sim.models import load_model
 from sim.models.hf_families import FAMILIES
+from sim.models.hf_hybrids import HYBRID_FAMILIES
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -19,10 +20,28 @@ SETTINGS = {
     "llama4_text": {"interleave_moe_layer_step": 2, "num_local_experts": 4},
     "nemotron": {"num_key_value_heads": 8},
     "ministral": {"head_dim": 128, "num_key_value_heads": 8},
+    "bamba": {"attn_layer_indices": [2]},
+    "granitemoehybrid": {
+        "layer_types": ["linear_attention"] * 4 + ["full_attention"] * 2,
+        "shared_intermediate_size": 700,
+    },
+    "jamba": {"num_experts": 4, "attn_layer_offset": 1, "attn_layer_period": 3},
+    "kimi_linear": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "nemotron_h": {
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe", "linear_attention"],
+        "n_routed_experts": 4,
+        "moe_latent_size": 1024,
+    },
+    "qwen3_5_moe_text": {"num_experts": 16},
+    "qwen3_next": {"num_experts": 16},
+    "deepseek_v32": {"n_routed_experts": 8},
+    "glm_moe_dsa": {"n_routed_experts": 8},
 }
-# Small weights that are counted otherwise: the gate of a shared expert; norms of q and k over all heads instead of one; norms
+# Small weights that are counted otherwise: norms of q and k over all heads instead of one; norms
 # without weights; a router's bias, which is no parameter there.
-ABOUT = {"glm4_moe", "minimax_m2", "olmo", "olmo2", "olmoe", "qwen2_moe"}
+ABOUT = {
+    "deepseek_v32", "glm4_moe", "glm_moe_dsa", "kimi_linear", "minimax_m2", "nemotron_h", "olmo", "olmo2", "olmoe",
+}  # fmt: skip
 WITHOUT = {"kimi_k2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"}  # no class of their own
 
 
@@ -32,7 +51,7 @@ def layers_key(family: str) -> str:
     )
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - WITHOUT))
+@pytest.mark.parametrize("family", sorted({*FAMILIES, *HYBRID_FAMILIES} - WITHOUT))
 def test_parameters(family, tmp_path):
     import torch
 

@@ -100,7 +100,15 @@ def test_missing_head_dim_and_kv_heads_are_derived(tmp_path):
         ({"torch_dtype": "float8"}, "torch_dtype"),
         ({"model_type": "lama", "num_experts": 8}, "model_type"),
         ({"model_type": "lama", "vocab_size": None}, "model_type"),
-        ({"model_type": "qwen3_next"}, "model_type"),
+        ({"model_type": "zamba2"}, "model_type"),
+        ({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, "layer_types"),
+        ({"model_type": "qwen3_5_text", "mamba_ssm_dtype": "float8"}, "mamba_ssm_dtype"),
+        ({"model_type": "qwen3_5_text", "layer_types": ["linear_attention"] * 32}, "layer_types"),
+        ({"model_type": "nemotron_h"}, "hybrid_override_pattern"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "hybrid_override_pattern"),
+        ({"model_type": "bamba", "mamba_n_heads": 7}, "mamba_n_heads"),
+        ({"model_type": "jamba", "attn_layer_period": 0}, "attn_layer_period"),
+        ({"model_type": "deepseek_v32"}, "kv_lora_rank"),
         ({"model_type": None}, "model_type"),
         ({"quantization_config": {"quant_method": "aqlm"}}, "quantization_config.quant_method"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 2}}, "quantization_config.bits"),
@@ -120,9 +128,11 @@ def test_an_unknown_family_with_the_keys_of_llama_is_taken_to_be_one(tmp_path):
     assert "'newest' is not known" in model.notes
 
 
-def test_a_hybrid_is_refused_with_what_it_has(tmp_path):
-    with pytest.raises(InputError, match="mixes attention with linear attention"):
-        load_model(write(tmp_path / "m", LLAMA | {"model_type": "qwen3_next"}))
+def test_layers_that_are_not_modelled_are_refused_with_what_they_are(tmp_path):
+    with pytest.raises(InputError, match="mixes attention with short convolutions"):
+        load_model(write(tmp_path / "m", LLAMA | {"model_type": "lfm2"}))
+    with pytest.raises(InputError, match="'mamba2' has no attention"):
+        load_model(write(tmp_path / "m", LLAMA | {"model_type": "mamba2"}))
 
 
 def test_the_text_config_of_a_model_that_sees(tmp_path):

@@ -28,6 +28,12 @@ ABOUT = {
     "Command-R-Plus": 104, "OLMo-2-7B": 7.3, "OLMoE-1B-7B": 6.9, "Nemotron-4-340B": 340, "Phi-3.5-MoE": 41.9,
     "DeepSeek-LLM-67B": 67.4, "Ministral-3-8B": 8.4, "Ministral-3-14B": 13.5, "OLMo-2-13B": 13.7, "Falcon-40B": 41.8,
     "Hunyuan-A13B": 80.4, "ERNIE-4.5-21B-A3B": 21.8, "Ministral-3-3B": 3.4, "OLMo-2-32B": 32.2,
+    "Qwen3-Next-80B-A3B": 80, "Qwen3.5-27B": 27, "Qwen3.5-35B-A3B": 35, "Qwen3.5-122B-A10B": 122, "Qwen3.5-9B": 9,
+    "Qwen3.5-397B-A17B": 397, "DeepSeek-V3.2": 671, "GLM-5": 744, "Kimi-Linear-48B-A3B": 49.1, "Nemotron-Nano-9B-v2": 8.9,
+    "Granite-4.0-H-Small": 32, "Granite-4.0-H-Tiny": 7, "Granite-4.0-H-Micro": 3.2, "Falcon-H1-34B": 33.6,
+    "Falcon-H1-7B": 7.6, "Jamba-1.5-Mini": 52, "Jamba-1.5-Large": 398, "MiniMax-Text-01": 456,
+    # counted by transformers' own modules, which have no vision tower either
+    "Qwen3.5-0.8B": 0.7524, "Qwen3.5-2B": 1.8818, "Qwen3.5-4B": 4.2058,
 }  # fmt: skip
 
 
