@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.validation_ops.collectives import crosswise, fit_all_reduces, fit_library, library_timings, ring_of
 from experiments.validation_ops.rows import Group, halves, load
 from sim.cost.constants import Constants, load_constants, own_sections
-from sim.cost.fit import Errors, constants_names, fit_section, log_errors, loss_of
+from sim.cost.fit import Errors, constants_names, fit_section, log_errors
 from sim.cost.forms import kind_of, section_of
 from sim.cost.timings import Timing
 from sim.cost.write import write_constants
@@ -31,10 +32,8 @@ START = {
     "gemm": {"wave": 0.3, "edge": 10.0, "unit": 0.05},
     "decode": {"unit": 0.01, "splits": 32.0, "query_us": 0.1, "row_us": 1.0, "extra_bytes": 10.0, "wide_us": 1.0},
     "prefill": {"path": 0.8, "extra_dim": 20.0, "packed": 0.5, "cache_ns": 0.5, "cache_most_ns": 4.0},
-    "moe": {"pad": 16.0, "passing": 0.3}, "all_reduce": {}, "mla": {},
+    "moe": {"pad": 16.0, "passing": 0.3}, "mla": {},
 }  # fmt: skip
-RING_MB = (0.0, 1.5, 3.0, 6.0, 12.0, 24.0)
-"""Sizes, between those of the tables' rows, from which on messages may be left to the library."""
 BY_WIDTH = ("extra_dim", "extra_bytes", "wide_us")
 """What only heads of several widths can tell; A100's tables have heads of 128 alone."""
 VERSIONS = {
@@ -74,8 +73,6 @@ def by_chance(timing: Timing) -> bool:
 def start_of(section: str, constants: Constants, kind: tuple[str, str]) -> Any:
     """Where a fit starts: the constants in force, with the newer terms switched on."""
     found = section_of(constants, *kind)
-    if section == "all_reduce":  # few rows: the same starting point for all, which the fit is drawn to
-        return replace(found, one_shot_us=4.0, one_shot=0.6, two_shot_us=15.0, two_shot=0.75, ring_mb=0.0)
     kept = kept_of(section, constants)
     extra = {n: value for n, value in START[section].items() if n not in kept and not getattr(found, n)}
     if section == "gemm":
@@ -96,11 +93,13 @@ def fit_group(
     *,
     starts: int = 5,
     shares: Sequence[float] = (),
+    beside: Sequence[Timing] = (),
 ) -> tuple[Any, list[Errors]]:
     """A section fitted to the first halves of several sources, and its errors on each second half.
 
     Args:
         starts: starting points that are tried. shares: weight of each source; equal by default.
+        beside: of all-reduces, timings of other numbers of GPUs.
     """
     section, kind = kind_of(sources[0][0])
     train, weights, held = [], [], []
@@ -112,7 +111,7 @@ def fit_group(
         weights += [share / len(first)] * len(first)
         held.append(second)
     if section == "all_reduce":
-        return _fit_few([t for timings in sources for t in timings], gpu, constants, kind, starts)
+        return _fit_few([t for timings in sources for t in timings], beside, gpu, constants, int(kind))
     scale = len(train) / sum(weights)
     begin = start_of(section, constants, (section, kind))
     kept = kept_of(section, constants)
@@ -124,26 +123,18 @@ def fit_group(
 
 
 def _fit_few(
-    timings: Sequence[Timing], gpu: GPUSpec, constants: Constants, kind: str, starts: int
+    timings: Sequence[Timing], beside: Sequence[Timing], gpu: GPUSpec, constants: Constants, ways: int
 ) -> tuple[Any, list[Errors]]:
-    """A few dozen rows are all used; the error is that of either half, predicted by a fit to the other."""
-    logs: list[float] = []
-    first, second = halves(timings)
-    for train, held in ((first, second), (second, first)):
-        logs += log_errors(held, _fit_all_reduce(train, gpu, constants, kind, starts), gpu)
-    return _fit_all_reduce(timings, gpu, constants, kind, starts), [Errors.of(logs)]
+    """A few dozen rows are all used; the error is that of either half, predicted by a fit to the other.
 
-
-def _fit_all_reduce(timings: Sequence[Timing], gpu: GPUSpec, constants: Constants, kind: str, starts: int) -> Any:
-    """The fit with the limit from which on messages are left to the library, if any, that is worth its two constants more."""
-    begin, best, least = start_of("all_reduce", constants, ("all_reduce", kind)), None, float("inf")
-    for limit in RING_MB:
-        ring = {"ring_mb": limit, "ring_us": 40.0, "ring": 0.75} if limit else {}
-        fitted = fit_section(timings, replace(begin, **ring), gpu, starts=starts)
-        loss = loss_of(log_errors(timings, fitted, gpu)) + 2 * len(constants_names(fitted))
-        if loss < least:
-            best, least = fitted, loss
-    return best
+    Args:
+        beside: of other numbers of GPUs, which share most of the constants.
+    """
+    library = section_of(constants, "all_reduce", str(ways))
+    every = [*timings, *beside]
+    halved = {n: halves([t for t in every if t.shape["ways"] == n]) for n in {int(t.shape["ways"]) for t in every}}
+    logs = crosswise(halved, gpu, constants.engine, library)[ways]
+    return fit_all_reduces(every, gpu, constants.engine, library)[ways], [Errors.of(logs)]
 
 
 def _describe(groups: list[Group], errors: list[Errors], rows: int) -> str:
@@ -156,8 +147,19 @@ def _describe(groups: list[Group], errors: list[Errors], rows: int) -> str:
         what = "InferSim kernel tables" if group.source == "infersim-kernels" else TABLES
         label = f"{what}, {group.engine} {version}" if "Infer" not in what else what
         where.append(f"{label} on {group.gpu}: held-out {error.median:.1%} median, {error.p95:.0%} 95th percentile")
-    how = f"fit on {rows} rows, errors crosswise" if group.op == "all_reduce" else f"fit on half of {rows} rows"
+    how = f"fit on half of {rows} rows"
+    if group.op == "all_reduce":
+        how = f"fit on {rows} rows and those of other numbers of GPUs, the library's to timings of NCCL alone; errors crosswise"
     return f"{how} ({group.op}); " + "; ".join(where).replace("%", " %")
+
+
+def _with_library(constants: Constants, paths: Sequence[str], gpu: GPUSpec) -> Constants:
+    """With the library's all-reduce fitted to timings of NCCL alone."""
+    timings = library_timings(paths, gpu.name)
+    if not timings:
+        return constants
+    ring = ring_of(fit_library(timings, gpu, switch=gpu.arch not in ("volta", "turing", "ampere")))
+    return replace(constants, all_reduce={n: replace(each, **ring) for n, each in constants.all_reduce.items()})
 
 
 def main(arguments: list[str]) -> None:
@@ -191,7 +193,18 @@ def main(arguments: list[str]) -> None:
         constants = load_constants(gpu, engine)
         sources = [[t for t in rows.groups[g] if not by_chance(t)] for g in groups]
         shares = [NEWER if group.source == "op-latency" else 1.0 for group in groups]
-        fitted, errors = fit_group(sources, gpu, constants, shares=shares)
+        beside: list[Timing] = []
+        if section == "all_reduce":
+            constants = _with_library(constants, paths, gpu)
+            others = [
+                g
+                for key, gs in together.items()
+                if key[:3] == (gpu_name, engine, section)
+                for g in gs
+                if g not in groups
+            ]
+            beside = [t for g in others for t in rows.groups[g]]
+        fitted, errors = fit_group(sources, gpu, constants, shares=shares, beside=beside)
         worst = max(e.median for e in errors)
         fitted = replace(fitted, source=_describe(groups, errors, sum(map(len, sources))), error=round(worst, 4))
         files[(gpu_name, engine)].setdefault(section, {})[kind] = fitted

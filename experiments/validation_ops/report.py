@@ -62,11 +62,20 @@ def validate_operators(
     found = []
     for group, timings in rows.groups.items():
         tell(f"{group.op} {group.kind} of {group.engine} on {group.gpu}")
-        found.append(_group_errors(group, timings, refit, tables, starts))
+        found.append(_group_errors(group, timings, refit, tables, starts, _beside(group, rows)))
     return rows, found
 
 
-def _group_errors(group: Group, timings: Sequence[Timing], refit: bool, tables: bool, starts: int) -> GroupErrors:
+def _beside(group: Group, rows: Rows) -> list[Timing]:
+    """All-reduces of the same engine and source among other numbers of GPUs."""
+    if group.op != "all_reduce":
+        return []
+    return [t for g, ts in rows.groups.items() if g != group and g == group._replace(kind=g.kind) for t in ts]
+
+
+def _group_errors(
+    group: Group, timings: Sequence[Timing], refit: bool, tables: bool, starts: int, beside: Sequence[Timing] = ()
+) -> GroupErrors:
     gpu = load_gpu(group.gpu)
     constants = load_constants(gpu, group.engine if group.engine in ENGINES else "vllm")
     section = section_of(constants, *kind_of(timings[0]))
@@ -74,7 +83,9 @@ def _group_errors(group: Group, timings: Sequence[Timing], refit: bool, tables: 
     random.Random(1).shuffle(held)
     held = held[:MOST_HELD]
     shipped = Errors.of(log_errors(held, section, gpu, constants.quantize))
-    refitted = fit_group([timings], gpu, constants, starts=starts)[1][0] if refit and len(first) >= 8 else None
+    refitted = (
+        fit_group([timings], gpu, constants, starts=starts, beside=beside)[1][0] if refit and len(first) >= 8 else None
+    )
     table = table_errors(first, held, constants) if tables else None
     return GroupErrors(group, len(timings), shipped, section.source, refitted, table)
 

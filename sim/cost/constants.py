@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.cost.carried import scaled
+from sim.cost.collectives import limited
 from sim.hardware.gpu import GPUSpec, load_gpu
 from workloads.errors import InputError, Place, unknown_name
 
@@ -120,7 +121,12 @@ class LatentConstants:
 @dataclass(frozen=True, slots=True)
 class AllReduceConstants:
     """Two algorithms of the engine's own kernels: everyone sends everything (`one_shot`), and reduce-scatter + all-gather
-    (`two_shot`). Messages of more than `ring_mb` (1e6 bytes; 0: none) are left to the library's (`ring`)."""
+    (`two_shot`). Messages of more than `ring_mb` (1e6 bytes; 0: none) are left to the library's (`ring`), those of `one_shot_kb`
+    (1024 bytes; 0: no limit) or more are never sent in one shot. `rank_us`, `ring_rank_us`: what every GPU beyond two adds to a
+    launch of the engine's kernels, and of the library's, which sends in pieces: the more of them, the more of `ring_chunk_us`.
+    `switch`: 1 where a switch adds up (NVLink SHARP) what more than two GPUs send in two shots. `ring_switch`: share of the link
+    where it does so for the library (0: never), with a launch of `ring_switch_us`, and `ring_switch_rank_us` for each GPU beyond
+    two."""
 
     one_shot_us: float
     one_shot: float
@@ -130,6 +136,14 @@ class AllReduceConstants:
     ring_mb: float = 0.0
     ring_us: float = 0.0
     ring: float = 0.0
+    one_shot_kb: float = 0.0
+    rank_us: float = 0.0
+    ring_rank_us: float = 0.0
+    ring_chunk_us: float = 0.0
+    switch: float = 0.0
+    ring_switch: float = 0.0
+    ring_switch_us: float = 0.0
+    ring_switch_rank_us: float = 0.0
     error: float = 0.0
 
 
@@ -476,6 +490,9 @@ def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) ->
             if own and name in ("decode", "prefill", "moe"):
                 continue
             for kind, section in layer.get(name, {}).items():
-                own.setdefault(kind, _moved(section, layer, gpu, engine))
+                moved = _moved(section, layer, gpu, engine)
+                if name == "all_reduce" and moved is not section:
+                    moved = limited(moved, engine, gpu, int(kind))
+                own.setdefault(kind, moved)
     merged["gemm"] = _as_amperes(merged["gemm"], gpu, engine)
     return Constants(engine=engine, gpu=gpu.name, **merged)

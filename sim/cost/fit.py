@@ -8,7 +8,7 @@ new GPU then moves what they say something about and leaves the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import exp, log
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ _LOW = 1e-3
 _BOUNDS = {
     "norm": (1.0, 12.0), "wave": (0.0, 1.0), "unit": (0.0, 0.2), "splits": (1.0, 256.0), "path": (0.0, 1.0),
     "passing": (0.0, 1.0), "packed": (0.0, 1.0),
-    **dict.fromkeys(("compute", "bandwidth", "one_shot", "two_shot", "ring", "activation"), (0.0, 1.02)),
+    **dict.fromkeys(("compute", "bandwidth", "one_shot", "two_shot", "ring", "ring_switch", "activation"), (0.0, 1.02)),
 }  # fmt: skip
 
 
@@ -56,7 +56,13 @@ _OFFSETS = {  # these may be 0, and their log not
     "extra_k": 20.0, "extra_tokens": 30.0, "extra_dim": 10.0, "extra_bytes": 10.0, "edge": 10.0, "pad": 2.0,
     "cache_ns": 0.2, "cache_most_ns": 0.2,
 }  # fmt: skip
-_GIVEN = ("error", "operations", "ring_mb", "tile", "large_rows")  # told by something else than a fit
+_GIVEN = (  # told by something else than a fit
+    "error", "operations", "ring_mb", "one_shot_kb", "switch", "tile", "large_rows",
+)  # fmt: skip
+
+
+LIBRARY = ("ring_rank_us", "ring_chunk_us", "ring_switch", "ring_switch_us", "ring_switch_rank_us")
+"""Constants of the library's all-reduce that only messages to several numbers of GPUs tell."""
 
 
 class _Scale:
@@ -83,6 +89,8 @@ class _Scale:
 def constants_names(section: Any) -> tuple[str, ...]:
     """Names of the numbers in a section of constants."""
     found = [f.name for f in fields(section) if isinstance(getattr(section, f.name), float) and f.name not in _GIVEN]
+    # Messages to one number of GPUs say neither what another takes more nor what the library does.
+    found = [name for name in found if name != "rank_us" and name not in LIBRARY]
     # Kernels that do not unpack, or are never left to the library, cannot say how long that takes.
     if "unpack_ns" in found and not section.unpack_ns:
         found.remove("unpack_ns")
@@ -114,6 +122,7 @@ def fit_section(
     prior: Mapping[str, float] | None = None,
     starts: int = 1,
     rounds: int = 60,
+    told: Callable[[Timing, Any], Any] = lambda _, section: section,
 ) -> Any:
     """`start` with the constants called `names` refitted to the timings.
 
@@ -123,6 +132,7 @@ def fit_section(
         prior: spread of the log of each constant around its value in `start`; a missing name is free.
         starts: how many starting points are tried (deterministic; the first is `start`).
         rounds: most iterations from each.
+        told: the constants as they hold for a timing, where something that is not fitted differs between timings.
     """
     import numpy as np
 
@@ -135,7 +145,7 @@ def fit_section(
 
     def residuals(x):
         section = replace(start, **{n: s.outside(v) for n, s, v in zip(names, scales, x, strict=True)})
-        return np.log([predict(t, section, gpu, quantize) for t in timings]) - measured
+        return np.log([predict(t, told(t, section), gpu, quantize) for t in timings]) - measured
 
     def loss(x, r):
         data = 2 * SCALE**2 * (np.sqrt(1 + (r / SCALE) ** 2) - 1)

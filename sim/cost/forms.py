@@ -141,7 +141,7 @@ def _latent(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:
 
 def _all_reduce(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:
     ways, size = timing.size
-    return AllReduce(section, gpu.group_link(int(ways)), int(ways), 1.0).seconds(size)
+    return AllReduce(section, gpu.ring_link(int(ways)), int(ways), 1.0).seconds(size)
 
 
 def skew_of(distribution: str) -> float:

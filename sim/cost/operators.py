@@ -23,7 +23,7 @@ from sim.cost.constants import (
     PrefillConstants,
 )
 from sim.hardware.gpu import GPUSpec
-from sim.hardware.links import Link
+from sim.hardware.links import SWITCH, Link
 
 US = 1e-6
 _TILE = 128
@@ -348,29 +348,43 @@ class PrefillAttention:
 
 
 class AllReduce:
-    """Sum of `token_bytes` a token over `ways` GPUs: the cheaper of one-shot and two-shot; the library's for long messages."""
+    """Sum of `token_bytes` a token over `ways` GPUs: the cheaper of one-shot and two-shot; the library's for long messages.
+
+    In two shots, and around the library's ring, a GPU sends and receives 2 (ways - 1) / ways of the message. Where a switch adds
+    up, it sends its shares once and receives one sum: 1 + 1 / ways. The ring works on pieces, each of which takes `ring_chunk_us`
+    besides its bytes; with the best number of pieces that costs twice the geometric mean of the two.
+    """
 
     launches = 1
 
     def __init__(self, constants: AllReduceConstants, link: Link, ways: int, token_bytes: float) -> None:
         self.source = f"{constants.source}; {link.name} {link.bandwidth / 1e9:g} GB/s"
-        self._bytes = token_bytes
         slow = max(link.latency - 2e-6, 0.0)  # the fitted launch times include a switch's latency
-        self._one = constants.one_shot_us * US + slow * (ways - 1)
-        self._two = constants.two_shot_us * US + 2 * slow * (ways - 1)
-        self._one_token = (ways - 1) * token_bytes / (constants.one_shot * link.bandwidth)
-        self._two_token = 2.0 * (ways - 1) / ways * token_bytes / (constants.two_shot * link.bandwidth)
-        self._moved = 2.0 * (ways - 1) / ways * token_bytes
+        rank, around = constants.rank_us * US * (ways - 2), 2.0 * (ways - 1) / ways
+        added = 1.0 + 1.0 / ways if ways > 2 and link.name == SWITCH else 0.0
+        self._moved, self._token = around * token_bytes, token_bytes / link.bandwidth
+        self._one = constants.one_shot_us * US + rank + slow * (ways - 1)
+        self._two = constants.two_shot_us * US + rank + 2 * slow * (ways - 1)
+        self._one_token = (ways - 1) * self._token / constants.one_shot
+        self._two_token = ((constants.switch and added) or around) * self._token / constants.two_shot
+        self._most = constants.one_shot_kb * 1024.0 / token_bytes if constants.one_shot_kb else float("inf")
         self._limit = constants.ring_mb * 1e6 / token_bytes if constants.ring_mb else float("inf")
         if constants.ring_mb:
-            self._ring = constants.ring_us * US + 2 * slow * (ways - 1)
-            self._ring_token = self._moved / (constants.ring * link.bandwidth)
+            self._ring = (constants.ring_us + constants.ring_rank_us * (ways - 2)) * US + 2 * slow * (ways - 1)
+            self._ring_token = around * self._token / constants.ring
+            self._ring_root = 2.0 * (constants.ring_chunk_us * US * self._ring_token) ** 0.5
+            self._switched = float("inf")
+            if constants.ring_switch and added:
+                self._switched = (constants.ring_switch_us + constants.ring_switch_rank_us * (ways - 2)) * US
+                self._switched_token = added * self._token / constants.ring_switch
 
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
         if m > self._limit:
-            return self._ring + self._ring_token * m
-        return min(self._one + self._one_token * m, self._two + self._two_token * m)
+            ring = self._ring + self._ring_token * m + self._ring_root * m**0.5
+            return ring if self._switched > ring else min(ring, self._switched + self._switched_token * m)
+        two = self._two + self._two_token * m
+        return two if m >= self._most else min(self._one + self._one_token * m, two)
 
     def work(self, m: float) -> Work:
         """Bytes that leave one GPU in the two-shot algorithm."""

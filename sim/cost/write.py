@@ -13,7 +13,7 @@ _HEAD = """# {title}: efficiencies of the operator forms in sim/cost/operators.p
 """
 _ORDER = (
     "gemm", "decode", "prefill", "mla", "all_reduce", "moe", "quantize", "elementwise", "host", "host_v0", "front_end",
-    "front_end_v0",
+    "front_end_v0", "among",
 )  # fmt: skip
 
 

@@ -56,6 +56,9 @@ ALIASES = {
 }
 
 
+SWITCH = "nvswitch"
+"""What the links of a node go through, in the data of GPUs, where a switch joins all of them."""
+
 NETWORKS = tuple(name for name in LINKS if name.startswith(("infiniband", "ethernet")))
 """Links between nodes; the others join the GPUs of one."""
 

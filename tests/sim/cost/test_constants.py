@@ -6,7 +6,8 @@ import pytest
 
 from sim.config import EngineConfig
 from sim.cost.build import build_cost
-from sim.cost.constants import ENGINES, list_constants, load_constants
+from sim.cost.constants import ENGINES, list_constants, load_constants, own_sections, read_sections
+from sim.cost.write import write_constants
 from sim.hardware import list_gpus, load_gpu
 from sim.models import load_model
 from workloads.errors import InputError
@@ -18,6 +19,24 @@ def test_the_measured_pairs_are_bundled():
     assert set(list_constants()) >= {(g, e) for g in ("h100-sxm",) for e in ENGINES} | {
         ("a100-sxm", "vllm"), ("a100-sxm", "tensorrt-llm"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "engine"), list_constants())
+def test_a_file_written_again_has_all_of_its_sections(gpu, engine, tmp_path):
+    sections = own_sections(gpu, engine)
+    write_constants(tmp_path / "again.toml", gpu, engine, sections)
+    assert read_sections(tmp_path / "again.toml") == sections
+
+
+def test_limits_of_messages_are_those_of_the_architecture():
+    """vLLM's symmetric memory: 64 MiB between eight H100 and H200, 128 MiB between eight B200; summed by the switch."""
+    at = {
+        gpu: load_constants(load_gpu(gpu), "vllm").all_reduce["8"] for gpu in ("h100", "h200", "b200", "a100", "a800")
+    }
+    assert at["h100"].ring_mb == at["h200"].ring_mb == pytest.approx(64 * 1.048576, rel=0.01)
+    assert at["b200"].ring_mb == pytest.approx(128 * 1.048576, rel=0.01)
+    assert at["b200"].switch == 1 and at["b200"].ring_switch > 0
+    assert at["a100"].ring_switch == at["a800"].switch == 0
 
 
 @pytest.mark.parametrize("gpu", list_gpus(), ids=lambda g: g.name)
@@ -126,7 +145,9 @@ def test_a_card_takes_what_was_measured_of_its_architecture():
     assert gb200.moe["bf16"].launch_us == load_constants(load_gpu("b200-sxm"), "vllm").moe["bf16"].launch_us
     assert gb200.gemm["bf16"].launch_us == pytest.approx(0.8 * load_constants(H100, "vllm").gemm["bf16"].launch_us)
     assert "on l40s for l4" in load_constants(load_gpu("l4"), "vllm").moe["fp8"].source
-    workstation = load_constants(load_gpu("rtx-pro-6000"), "vllm")  # multiprocessors and memory like Ada's, not like B200's
+    workstation = load_constants(
+        load_gpu("rtx-pro-6000"), "vllm"
+    )  # multiprocessors and memory like Ada's, not like B200's
     assert "on l40s for rtx-pro-6000" in workstation.moe["bf16"].source
 
 

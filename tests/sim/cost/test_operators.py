@@ -255,6 +255,51 @@ def test_long_messages_are_left_to_the_library():
     assert operator.seconds(1001) == pytest.approx(40e-6 + 1.5 * 1001 * 8000 / (0.7 * 450e9))
 
 
+def test_one_shot_ends_where_the_engine_ends_it():
+    """vLLM sends 8 MiB and more between two GPUs through symmetric memory, though one shot would be faster."""
+    constants = AllReduceConstants(5.0, 0.6, 9.0, 0.5, "test", one_shot_kb=8.0)
+    operator = AllReduce(constants, Link("test", 450e9, 0.0), 2, 1024.0)
+    assert operator.seconds(7) == pytest.approx(5e-6 + 7 * 1024 / 270e9)
+    assert operator.seconds(8) == pytest.approx(9e-6 + 8 * 1024 / 225e9)
+
+
+def test_a_switch_that_adds_up_saves_bytes():
+    """Each of eight GPUs sends its message once and receives an eighth as a sum, instead of 14 eighths; behind no switch,
+    and between two, nothing changes."""
+    plain = AllReduceConstants(5.0, 0.6, 9.0, 0.5, "test", one_shot_kb=1.0)
+    summed = replace(plain, switch=1.0)
+    switch, mesh = Link("nvswitch", 450e9, 2e-6), Link("mesh", 450e9, 2e-6)
+
+    def sent(constants, link, ways):
+        operator = AllReduce(constants, link, ways, 1e6)
+        return (operator.seconds(100) - 9e-6) * 0.5 * 450e9 / 1e8
+
+    assert sent(plain, switch, 8) == sent(summed, mesh, 8) == pytest.approx(14 / 8)
+    assert sent(summed, switch, 8) == pytest.approx(9 / 8)
+    assert sent(summed, switch, 2) == pytest.approx(1.0)
+
+
+def test_a_ring_works_on_pieces():
+    """The time of a piece and of its bytes: (√a + √b)² with the best number of pieces."""
+    constants = AllReduceConstants(5.0, 0.6, 9.0, 0.5, "test", ring_mb=1.0, ring_us=10.0, ring=0.8, ring_chunk_us=4.0)
+    operator = AllReduce(constants, Link("test", 450e9, 0.0), 2, 1e6)
+    for messages in (4, 100):
+        bytes_us = messages * 1e6 / (0.8 * 450e9) * 1e6
+        assert operator.seconds(messages) * 1e6 == pytest.approx(10 - 4 + (4**0.5 + bytes_us**0.5) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine"), [("h100", "vllm"), ("b200", "vllm"), ("b200", "tensorrt-llm"), ("h200", "sglang")]
+)
+def test_longer_messages_never_take_much_less(gpu, engine):
+    """Where engines change algorithms the next may be a little faster, as in tables; nowhere by more than a fifth."""
+    spec = load_gpu(gpu)
+    for ways in (2, 4, 8):
+        operator = AllReduce(load_constants(spec, engine).all_reduce[str(ways)], spec.ring_link(ways), ways, 1.0)
+        times = [operator.seconds(256 * 2 ** (step / 4)) for step in range(90)]
+        assert all(later > 0.8 * earlier for earlier, later in pairwise(times)), ways
+
+
 def test_a_slow_link_costs_latency_on_every_hop():
     constants = VLLM.all_reduce["4"]
     fast = AllReduce(constants, H100.group_link(4), 4, 8192.0).seconds(1)
