@@ -182,7 +182,7 @@ async def coarse(call: Call) -> None:
     tokens = call.body["max_tokens"]
     await call.start()
     for first in range(0, tokens, 4):
-        await asyncio.sleep(0.004)
+        await asyncio.sleep(0.04)
         await call.event(call.chunk("".join(f" w{i}" for i in range(first, min(first + 4, tokens)))))
     await call.event(
         {"choices": [], "usage": {**call.usage(tokens), "prompt_tokens": 3 * call.usage(0)["prompt_tokens"]}}
