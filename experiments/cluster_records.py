@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.admission_limits import gate_reservation, kept_back, whole_prompts
+from experiments.admission_limits import gate_reservation, kept_back, learned_reservation, whole_prompts
 from experiments.front_end_limits import front_end_limits
 from experiments.host import host_facts
 from experiments.records import Ledger, collect, rows_only
@@ -47,10 +47,12 @@ def assemble(
     out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
     last = max(out, *(replica.delivery.time(end) for replica in cluster.replicas))
     info = {**resolved.info, "complete": complete, "end": last, "process": traffic.name}
-    warnings = [*resolved.warnings, *alarming(traffic.notes), *whole_prompts(engines[0], requests)]
+    timed = resolved.workload.load.mode == "open"
+    warnings = [*resolved.warnings, *alarming(traffic.notes, timed=timed), *whole_prompts(engines[0], requests)]
     if engines[0].config.scheduler.gate in RESERVING:
         info["kv_kept_back_share"] = share = float(np.mean([kept_back(engine, requests, end) for engine in engines]))
         warnings += gate_reservation(engines[0], requests, share, resolved.workload.traffic.max_tokens)
+    warnings += learned_reservation(engines, requests, resolved.workload.traffic.max_tokens)
     warnings += _front_ends(resolved, requests, last)
     steps, plans = sum(engine.recorder.steps for engine in engines), sum(r.plans for r in cluster.replicas)
     sent = sum(replica.driver.count for replica in cluster.replicas)

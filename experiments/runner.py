@@ -16,7 +16,7 @@ import numpy as np
 import simpy
 
 from backends.sim.executor import SimExecutor
-from experiments.admission_limits import gate_reservation, kept_back, whole_prompts
+from experiments.admission_limits import gate_reservation, kept_back, learned_reservation, whole_prompts
 from experiments.clock import WallClock
 from experiments.delivery import CountingExecutor, Delivery
 from experiments.driver import NEVER, LoadDriver
@@ -72,10 +72,12 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
     out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
     info = {**resolved.info, "complete": complete, "end": max(replica.delivery.time(end), out), "process": traffic.name}
     host = _host(loop_seconds, replica)
-    warnings = [*resolved.warnings, *alarming(traffic.notes), *whole_prompts(replica.engine, requests)]
+    timed = resolved.workload.load.mode == "open"
+    warnings = [*resolved.warnings, *alarming(traffic.notes, timed=timed), *whole_prompts(replica.engine, requests)]
     if replica.engine.config.scheduler.gate in RESERVING:
         info["kv_kept_back_share"] = share = kept_back(replica.engine, requests, end)
         warnings += gate_reservation(replica.engine, requests, share, resolved.workload.traffic.max_tokens)
+    warnings += learned_reservation([replica.engine], requests, resolved.workload.traffic.max_tokens)
     if resolved.real is not None:
         host |= resolved.real.told(requests)
     else:

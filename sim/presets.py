@@ -288,7 +288,7 @@ def _of_version(name: str) -> str:
         oldest = SINCE[engine][0]
         raise InputError(
             f"{name!r} is older than what is simulated of {engine} ({oldest[0]} and later)",
-            hint=f"{oldest[1]} is the nearest",
+            hint=f"{engine}@{oldest[0]} is the nearest: it is simulated as {oldest[1]}",
         )
     return held[-1]
 

@@ -40,6 +40,7 @@ class EngineState:
         declared: tokens that the running sequences may ever know together, by their declared limits.
         long_answers: running sequences that declared more than 4,096 tokens.
         keeps_totals: whether `promised`, `declared` and `long_answers` are kept; a gate that reads them says so.
+        kept_for_answers: how often a gate refused for what is declared alone: the prompt would have fitted.
         blocked: a refusal that stands until something changes: the head of the queue was not admitted for lack of memory
             or seats, and since then nobody gave anything back, nothing new can be hit and nobody overtook it.
     """
@@ -54,6 +55,7 @@ class EngineState:
         "draining",
         "host_free",
         "keeps_totals",
+        "kept_for_answers",
         "kept_seats",
         "long_answers",
         "prefilling",
@@ -85,6 +87,7 @@ class EngineState:
         self.keeps_totals = keeps_totals
         self.promised = 0
         self.declared = 0
+        self.kept_for_answers = 0
         self.kept_seats = 0
         self.long_answers = 0
         self.blocked = False

@@ -134,9 +134,12 @@ class Ratio(_Fixed):
             left = state.declared - state.cohort.context - sum(s.limit for s in (*new, *state.draining))
         allocator = state.allocator
         answers = sum(min(s.left, LONG_ANSWER) * (1 + len(s.siblings)) for s in (*new, seq))
-        need = seq.known - hit.tokens + hit.idle + answers + allocator.block_size
-        fits = need < allocator.available - left * self.ratio(state)
-        return fits or not (state.running or state.swapped)  # alone, the rest of the pool is its own
+        need = seq.known - hit.tokens + hit.idle + allocator.block_size
+        if need + answers < allocator.available - left * self.ratio(state) or not (state.running or state.swapped):
+            return True  # alone, the rest of the pool is its own
+        if need < allocator.available:
+            state.kept_for_answers += 1
+        return False
 
     def preempted(self, state: EngineState) -> None:
         running = list(state.running)

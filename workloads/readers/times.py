@@ -70,9 +70,9 @@ ALARMS = ("no arrival times", "unusual rate", "unusual lengths", "time stamps lo
 """How the notes begin that say that a trace may not mean what it says."""
 
 
-def alarming(notes: list[str]) -> list[str]:
-    """Those of a traffic's notes that nobody should miss."""
-    return [note for note in notes if note.startswith(ALARMS)]
+def alarming(notes: list[str], *, timed: bool = True) -> list[str]:
+    """Those of a traffic's notes that nobody should miss; that there are no times is none where they are not heeded."""
+    return [note for note in notes if note.startswith(ALARMS if timed else ALARMS[1:])]
 
 
 def _like_milliseconds(traffic: Traffic, rate: float) -> bool:

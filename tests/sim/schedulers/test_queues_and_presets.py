@@ -201,8 +201,9 @@ def test_any_version_of_an_engine_may_be_named(name: str, preset: str) -> None:
 
 
 def test_versions_that_are_not_simulated_or_none() -> None:
-    with pytest.raises(InputError, match="older than what is simulated of sglang"):
+    with pytest.raises(InputError, match="older than what is simulated of sglang") as told:
         find_preset("sglang@0.3.2")
+    assert "sglang@0.4 is the nearest" in told.value.hint and find_preset("sglang@0.4")
     for wrong in ("vllm@newest", "orca@1.0", "vllm@"):
         with pytest.raises(InputError, match="unknown preset"):
             find_preset(wrong)

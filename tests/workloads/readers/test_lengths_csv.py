@@ -12,6 +12,7 @@ def test_lengths_without_times_all_arrive_at_once_and_say_so(file):
     assert traffic.arrival.tolist() == [0, 0]
     assert traffic.input_tokens.tolist() == [10, 20]
     assert any("no arrival times" in note for note in traffic.notes)
+    assert alarming(traffic.notes) and not alarming(traffic.notes, timed=False)
 
 
 def test_lengths_with_times_and_other_names(file):
