@@ -9,6 +9,7 @@ from sim.config import EngineConfig
 from sim.cost.analytic import AnalyticCost, FrontEnd, Host
 from sim.cost.assemble import Assembler, check_engine
 from sim.cost.base import CostModel
+from sim.cost.carried import in_service
 from sim.cost.constants import Constants, load_constants
 from sim.cost.graphs import graph_sizes
 from sim.cost.host import host_section
@@ -46,6 +47,7 @@ def analytic_cost(
     engine = check_engine(config)
     if not isinstance(constants, Constants):
         constants = load_constants(gpu, engine, constants)
+    constants = in_service(constants, gpu)
     if table is not None and not isinstance(table, MeasuredTable):
         table = MeasuredTable.read(table, gpu, engine)
     operators = Assembler(model, gpu, config, constants, table, USUAL_SKEW if skew is None else skew).build()

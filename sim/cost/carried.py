@@ -7,12 +7,15 @@ power limit, its software), the borrowed shares are scaled down here, each facto
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.hardware.gpu import GPUSpec
+
+if TYPE_CHECKING:
+    from sim.cost.constants import Constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,15 @@ class EarlyKernels:
 @dataclass(frozen=True, slots=True)
 class Carried:
     """Factors on borrowed shares of the peak and on borrowed launch times, `tile` queries of a tile of prefill attention (0: as
-    borrowed), and kernels of older engines."""
+    borrowed), and kernels of older engines. `served`: a factor on all shares that holds in steps of an engine alone, and not for
+    kernels timed by themselves."""
 
     compute: float
     bandwidth: float
     source: str
     launch: float = 1.0
     tile: float = 0.0
+    served: float = 1.0
     early: EarlyKernels | None = None
 
 
@@ -78,3 +83,25 @@ def scaled(section: Any, gpu: GPUSpec) -> Any:
     told = " and ".join(f"{factor:g} {kept[name]}" for name, factor in changed.items())
     values = {name: getattr(section, name) * factor for name, factor in changed.items()}
     return replace(section, source=f"{section.source}; {told} ({found.source})", **values)
+
+
+_IN_SERVICE = "of its shares in steps of an engine"
+
+
+def in_service(constants: Constants, gpu: GPUSpec) -> Constants:
+    """Constants with what this device reaches of borrowed shares in steps of an engine; the same where nothing is known."""
+    found = carried(gpu)
+    if found is None or found.served == 1.0:
+        return constants
+
+    def kept(section: Any) -> Any:
+        if isinstance(section, dict):
+            return {kind: kept(each) for kind, each in section.items()}
+        source = getattr(section, "source", "")
+        if not hasattr(section, "bandwidth") or "taken from" not in source or _IN_SERVICE in source:
+            return section
+        shares = [name for name in ("compute", "bandwidth") if hasattr(section, name)]
+        told = f"{source}; {found.served:g} {_IN_SERVICE} ({found.source})"
+        return replace(section, source=told, **{name: getattr(section, name) * found.served for name in shares})
+
+    return replace(constants, **{each.name: kept(getattr(constants, each.name)) for each in fields(constants)})

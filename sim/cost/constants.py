@@ -51,10 +51,11 @@ class GemmConstants:
 
 @dataclass(frozen=True, slots=True)
 class DecodeConstants:
-    """Decode attention: `extra_us`, `knee_us` shape the ramp of short reads; `head_us`, `query_us` are per sequence and
-    KV or query head, `row_us` per sequence. Keys and values take as long as ones that are `extra_bytes` longer; `wide_us`:
-    what a launch takes more for heads of 128 than of 64. `unit` is the share of the bandwidth that one thread block reaches
-    (0: no limit), `splits` over how many blocks a KV head's reads are spread at least."""
+    """Decode attention: `extra_us`, `knee_us` shape the ramp of short reads; `head_us`, `query_us` are per sequence and KV or
+    query head, `row_us` per sequence; `head_dim_us` is per KV head too, by its width (of 128). Keys and values take as long as
+    ones that are `extra_bytes` longer. `wide_us`, `narrow_us`: what a launch takes more for heads of 128 than of 64, or less.
+    `unit` is the share of the bandwidth that one thread block reaches (0: no limit), `splits` over how many blocks a KV head's
+    reads are spread at least."""
 
     bandwidth: float
     launch_us: float
@@ -67,6 +68,8 @@ class DecodeConstants:
     row_us: float = 0.0
     extra_bytes: float = 0.0
     wide_us: float = 0.0
+    narrow_us: float = 0.0
+    head_dim_us: float = 0.0
     unit: float = 0.0
     splits: float = 1.0
     error: float = 0.0

@@ -68,8 +68,10 @@ LIBRARY = ("ring_rank_us", "ring_chunk_us", "ring_switch", "ring_switch_us", "ri
 class _Scale:
     """A constant on the axis in which it is fitted: logarithmic, or logistic where it lies between bounds."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, start: float = 0.0) -> None:
         self.low, self.high = _BOUNDS.get(name, (0.0, 0.0))
+        if name == "compute" and start > self.high:  # of the peak of a wider type than the kernel multiplies in
+            self.high *= 2.0
         self.offset = _OFFSETS.get(name, 0.2 if name.endswith("_us") else 0.0)
 
     def inside(self, value: float) -> float:
@@ -137,7 +139,7 @@ def fit_section(
     import numpy as np
 
     names = tuple(names) or constants_names(start)
-    scales = [_Scale(name) for name in names]
+    scales = [_Scale(name, getattr(start, name)) for name in names]
     centre = np.array([s.inside(getattr(start, n)) for s, n in zip(scales, names, strict=True)])
     weight = np.sqrt(np.array(weights if weights is not None else [1.0] * len(timings)))
     pull = np.array([1.0 / prior[n] if prior and n in prior else 0.0 for n in names])

@@ -184,15 +184,18 @@ class DecodeAttention:
         self._flops = 4.0 * heads * head_dim
         timed = self._bytes + 2.0 * kv_heads * constants.extra_bytes
         self._read = timed / (constants.bandwidth * gpu.bandwidth)
-        self._head = US * (constants.head_us * kv_heads + constants.query_us * heads + constants.row_us) / gpu.sms
+        head_us = (
+            constants.head_us + constants.head_dim_us * head_dim / 128.0
+        )  # a first tile of keys is loaded however few
+        self._head = US * (head_us * kv_heads + constants.query_us * heads + constants.row_us) / gpu.sms
         self._block = timed / (constants.unit * kv_heads * gpu.bandwidth) if constants.unit else 0.0
         self._splits = max(constants.splits, 1.0)
         self._extra, self._knee = constants.extra_us * US, constants.knee_us * US
-        self._norm, self._inverse, self._launch = (
-            constants.norm,
-            1.0 / constants.norm,
-            US * (constants.launch_us + constants.wide_us * max(head_dim / 64.0 - 1.0, 0.0)),
+        wide = constants.wide_us * max(head_dim / 64.0 - 1.0, 0.0) + constants.narrow_us * max(
+            2.0 - head_dim / 64.0, 0.0
         )
+        self._launch = US * (constants.launch_us + wide)
+        self._norm, self._inverse = constants.norm, 1.0 / constants.norm
 
     def seconds(self, rows: float, context: float) -> float:
         """Duration; short reads do not reach the full bandwidth, many short sequences pay per head."""

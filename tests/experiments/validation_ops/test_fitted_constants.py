@@ -69,9 +69,9 @@ def test_what_a_limit_would_need_is_not_fitted_without_one():
 def test_one_width_of_heads_says_nothing_about_others():
     """A100's tables have heads of 128 alone: terms of the width stay as they are there, and are not switched on."""
     ours, theirs = load_constants(A100, "vllm"), load_constants(H100, "vllm")
-    assert set(BY_WIDTH) <= set(kept_of("decode", ours)) and not kept_of("decode", theirs)
+    assert set(BY_WIDTH) <= set(kept_of("decode", ours)) and "head_dim_us" not in kept_of("decode", theirs)
     begin = start_of("decode", ours, ("decode", "bf16"))
-    assert (begin.extra_bytes, begin.wide_us) == (0.0, 0.0)
+    assert (begin.extra_bytes, begin.wide_us, begin.head_dim_us) == (0.0, 0.0, 0.0)
 
 
 def test_products_of_cutlass_take_large_tiles_wherever_they_are_fitted():

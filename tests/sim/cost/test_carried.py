@@ -7,7 +7,7 @@ import pytest
 from sim.config import EngineConfig, ParallelConfig
 from sim.cost.base import StepShape
 from sim.cost.build import analytic_cost
-from sim.cost.carried import carried
+from sim.cost.carried import carried, in_service
 from sim.cost.constants import load_constants
 from sim.hardware import load_gpu
 from sim.models import load_model
@@ -32,6 +32,21 @@ def test_small_products_reach_more_of_a_bandwidth_that_is_low_for_the_multiproce
     seconds = 2 * 4096 * 22016 / (found.bandwidth * a40.bandwidth) + found.launch_us * 1e-6
     assert seconds == pytest.approx(321e-6, rel=0.04)
     assert share < found.bandwidth < load_constants(a6000, "vllm").gemm["bf16"].bandwidth < 0.9
+
+
+def test_what_a_device_loses_in_service_is_lost_once_and_not_by_kernels_alone():
+    h200, model, config = load_gpu("h200"), load_model("llama-3-8b"), EngineConfig(preset="vllm")
+    alone = load_constants(h200, "vllm")
+    assert alone.gemm["bf16"].bandwidth == load_constants(H100, "vllm").gemm["bf16"].bandwidth
+    served = in_service(alone, h200)
+    assert served.gemm["bf16"].compute == pytest.approx(0.95 * alone.gemm["bf16"].compute)
+    assert served.elementwise.bandwidth == pytest.approx(0.95 * alone.elementwise.bandwidth)
+    assert served.host == alone.host and in_service(served, h200) == served
+    shape = StepShape(0, 0, ((8192, 0),), 1)
+    steps = [analytic_cost(model, h200, config, each).step_seconds(shape) for each in (None, alone, served)]
+    assert steps[0] == steps[1] == steps[2]
+    own = replace(alone.gemm["bf16"], source="calibrated on 24 timings")
+    assert in_service(replace(alone, gemm={"bf16": own}), h200).gemm["bf16"] == own
 
 
 def test_a_device_with_its_own_kernels_keeps_them():

@@ -181,13 +181,37 @@ def test_what_a_key_costs_besides_its_bytes_weighs_on_narrow_heads():
 
 
 def test_wide_heads_take_longer_to_launch():
-    constants = replace(VLLM.decode["bf16"], launch_us=10.0, wide_us=2.0)
+    constants = replace(
+        VLLM.decode["bf16"], launch_us=10.0, wide_us=2.0, head_us=0.0, head_dim_us=0.0, query_us=0.0, row_us=0.0
+    )
     least = [DecodeAttention(constants, H100, 8, 8, 2.0 * dim, dim).seconds(1, 0) * 1e6 for dim in (32, 64, 128, 256)]
     assert [each - least[0] for each in least] == pytest.approx([0.0, 0.0, 2.0, 6.0])
 
 
+def test_narrow_heads_may_take_longer_to_launch():
+    """TensorRT-LLM has other kernels for heads of 64 over an 8-bit cache."""
+    constants = replace(
+        VLLM.decode["bf16"], launch_us=6.0, narrow_us=2.0, wide_us=0.0, head_us=0.0, head_dim_us=0.0, row_us=0.0
+    )
+    constants = replace(constants, query_us=0.0)
+    least = [DecodeAttention(constants, H100, 8, 8, 2.0 * dim, dim).seconds(1, 0) * 1e6 for dim in (64, 96, 128, 256)]
+    assert least == pytest.approx([least[2] + 2.0, least[2] + 1.0, least[2], least[2]])
+
+
+def test_heads_cost_a_sequence_by_their_width():
+    """Beside its bytes: with one key each, 1,024 sequences of 132 multiprocessors' KV heads."""
+    constants = replace(
+        VLLM.decode["bf16"], launch_us=0.0, extra_us=0.0, knee_us=0.0, wide_us=0.0, unit=0.0, head_us=1.0, head_dim_us=0.5,
+        query_us=0.0, row_us=0.0, norm=12.0,
+    )  # fmt: skip
+    times = [
+        DecodeAttention(constants, H100, 132, 132, 2.0 * dim, dim).seconds(1024, 0) * 1e6 for dim in (64, 128, 256)
+    ]
+    assert times == pytest.approx([1280.0, 1536.0, 2048.0])
+
+
 def test_a_sequence_costs_the_same_however_few_heads_read_it():
-    constants = replace(VLLM.decode["bf16"], launch_us=0.0, head_us=0.0, query_us=0.0, row_us=13.2)
+    constants = replace(VLLM.decode["bf16"], launch_us=0.0, head_us=0.0, head_dim_us=0.0, query_us=0.0, row_us=13.2)
     assert DecodeAttention(constants, H100, 8, 1, 256.0, 128).seconds(1000, 1) == pytest.approx(100e-6, rel=0.2)
 
 
