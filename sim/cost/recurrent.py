@@ -1,7 +1,7 @@
 """Operators of layers that are not plain attention: recurrent states, and the indexer of sparse attention.
 
-No public timings of their kernels were fitted. They are rooflines with shares that their structure suggests, and the cost
-model says so: their class carries a large uncertainty.
+The rules of Gated DeltaNet and Mamba-2 for prompts are fitted to a few published timings of the kernels that vLLM and SGLang run
+by default. All else are rooflines by the structure of the algorithm, and the cost model says so.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from sim.models.states import StateDims
 
 CHUNK = {"gated-delta": 64, "kda": 64, "mamba2": 256, "lightning": 256, "mamba1": 1}
 """Tokens that are computed together as matrix products (flash-linear-attention; Mamba-2's default; one by one in Mamba)."""
-_TENSOR_SHARE = 0.25
-"""Of the tensor cores' peak: products of 64 × 128 tiles, in kernels that hand their results on through memory."""
-_CHUNK_STEP_US = 1.2
-"""Of the kernel that carries the state from chunk to chunk: two dependent products of one tile, and their loads."""
+_SHARES = {"blackwell": 0.036}
+_USUAL_SHARE = 0.115
+"""Of the tensor cores' peak, of rules that are computed in chunks by Triton kernels. A token and head of 128 × 128 of Gated
+DeltaNet takes 1.5-1.6 ns on H100 (flashinfer-ai/flashinfer#3866, #3902) and 2.3 on B200 (#3001, lightseekorg/tokenspeed#331); one
+of 128 × 64 of Mamba-2 takes 0.62-0.7 ns on H100 (vllm-project/vllm#27299)."""
+_CARRYING = 0.3
+"""Share of a rule's time that the kernel takes which carries the state from chunk to chunk."""
+_STEP_US = {"blackwell": 1.6}
+_USUAL_STEP_US = 1.2
+"""Of that kernel, microseconds a chunk, however few heads there are: what splitting a prompt of 8,192 tokens in two saves with 8
+heads on H100 (#3866), and on B200 (#3001)."""
+_TIMED = ("gated-delta", "mamba2")
 _KERNELS = {"gated-delta": (2, 8), "kda": (3, 10), "mamba2": (2, 6), "lightning": (2, 5), "mamba1": (3, 3)}
 """Kernels of a layer beside its projections, (of decoding rows, of prompts): convolution, gates, the rule itself, the norm."""
 
@@ -55,26 +63,25 @@ class RecurrentLayer:
         self, constants: ElementwiseConstants, gpu: GPUSpec, state: StateDims, tp: int, recurrent_bytes: int
     ) -> None:
         """Args: recurrent_bytes, of one value of the recurrent state."""
-        self.source = (
-            f"{constants.source}: kernels and share of the bandwidth; the algorithm's structure (no timings fitted)"
-        )
-        decode, prompt = _KERNELS[state.kind]
-        self.launches = decode
+        rule = "flash-linear-attention's and Mamba-2's kernels on H100 and B200, as timed in pull requests of FlashInfer and vLLM"
+        if state.kind not in _TIMED:
+            rule = "the structure of the algorithm, at the rate of Gated DeltaNet's kernels (no timings of its own)"
+        self.source = f"rule: {rule}; the rest: {constants.source}"
+        decode, self.launches = _KERNELS[state.kind]
         heads, groups = state.local(tp)
         key, value, self._chunk = state.key_dim, state.value_dim, CHUNK[state.kind]
         inner, keys = heads * value, groups * key
         self._state = 2.0 * (state.recurrent_values(tp) * recurrent_bytes + state.conv_values(tp) * 2)
-        self._token = 2.0 * (
-            4.0 * inner + 4.0 * keys
-        )  # values, gate, result and queries, keys; in and out of the convolution
+        self._token = 2.0 * (5.0 * inner + 4.0 * keys)  # through the convolution, and gate and result through the norm
         self._flops_row = 6.0 * heads * key * value
         self._flops = heads * self._per_head(state.kind, key, value)
-        self._bytes = 2.0 * self._streamed(state.kind, heads, groups, key, value)
+        self._rule_bytes = 2.0 * self._streamed(state.kind, heads, groups, key, value)
         self._bandwidth = constants.bandwidth * gpu.bandwidth
-        self._rate = _TENSOR_SHARE * gpu.bf16
+        self._rate = _SHARES.get(gpu.arch, _USUAL_SHARE) * gpu.bf16
         if state.kind == "mamba1":  # a scan on the ordinary cores, whose rate is a small share of the tensor cores'
             self._rate = 0.06 * gpu.bf16
-        self._decode, self._prompt = decode * constants.launch_us * US, prompt * constants.launch_us * US
+        self._step = _STEP_US.get(gpu.arch, _USUAL_STEP_US) * US if self._chunk > 1 else 0.0
+        self._decode, self._prompt = decode * constants.launch_us * US, self.launches * constants.launch_us * US
 
     def _per_head(self, kind: str, key: int, value: int) -> float:
         """Operations of a token of a prompt in one head."""
@@ -89,40 +96,37 @@ class RecurrentLayer:
         return 2 * state + chunk * (key + value)
 
     def _streamed(self, kind: str, heads: int, groups: int, key: int, value: int) -> float:
-        """Values that the kernels read and write for a token of a prompt."""
-        inner, keys = heads * value, groups * key
-        basic = 6.0 * inner + 6.0 * keys
+        """Values that the rule reads and writes for a token of a prompt."""
+        own = 2.0 * heads * value + 2.0 * groups * key
         if kind == "mamba1":
-            return basic
-        states = 2.0 * heads * key * value / self._chunk
-        if kind in ("gated-delta", "kda"):  # corrected keys and values, the inverse, and decayed keys
-            return basic + states + heads * (4.0 * key + 4.0 * value + 2.0 * self._chunk)
-        return basic + states
+            return own
+        own += heads * key * value / self._chunk
+        return own + heads * (key + 2.0 * value + self._chunk) if kind in ("gated-delta", "kda") else own
 
-    def _parts(self, mix: Mix) -> tuple[float, float, float]:
-        """Seconds of decoding rows, of arithmetic of prompts, and of what these stream."""
-        decode = mix.rows * (self._state + self._token) / self._bandwidth
-        streamed = (mix.tokens * self._bytes + mix.chunks * self._state) / self._bandwidth
-        return decode, mix.tokens * self._flops / self._rate, streamed
+    def rule(self, tokens: float, longest: float) -> float:
+        """Seconds of the rule alone for prompts of `tokens` tokens in all, the longest of `longest`."""
+        busy = max(tokens * self._flops / self._rate, tokens * self._rule_bytes / self._bandwidth)
+        path = ceil(longest / self._chunk) * self._step
+        return (1.0 - _CARRYING) * busy + max(_CARRYING * busy, path)
 
     def seconds(self, *size: float) -> float:
         """Duration in a step of that `Mix`."""
         mix = Mix(*size)
-        decode, compute, streamed = self._parts(mix)
-        total = decode + self._decode if mix.rows else 0.0
+        total = mix.rows * (self._state + self._token) / self._bandwidth + self._decode if mix.rows else 0.0
         if mix.tokens:
-            path = ceil(mix.longest / self._chunk) * _CHUNK_STEP_US * US if self._chunk > 1 else 0.0
-            total += max(compute + streamed, path) + self._prompt
+            passing = (mix.tokens * self._token + mix.chunks * self._state) / self._bandwidth
+            total += self.rule(mix.tokens, mix.longest) + passing + self._prompt
         return total
 
     def work(self, *size: float) -> Work:
         """Operations of the rule; states and streamed values."""
         mix = Mix(*size)
-        decode, compute, streamed = self._parts(mix)
-        moved = mix.rows * (self._state + self._token) + mix.tokens * self._bytes + mix.chunks * self._state
+        passing = (mix.rows + mix.chunks) * self._state + (mix.rows + mix.tokens) * self._token
+        moved = passing + mix.tokens * self._rule_bytes
         launch = (self._decode if mix.rows else 0.0) + (self._prompt if mix.tokens else 0.0)
         flops = mix.rows * self._flops_row + mix.tokens * self._flops
-        return Work(flops, moved, bound_of(compute, decode + streamed, launch))
+        compute = self.rule(mix.tokens, mix.longest) if mix.tokens else 0.0
+        return Work(flops, moved, bound_of(compute, passing / self._bandwidth, launch))
 
 
 class Indexer:

@@ -34,7 +34,7 @@ def test_what_follows_is_told() -> None:
     assert found.config["engine"]["kv"]["block_size"] == {"value": 528, "source": "derived"}
     told = " ".join(found.warnings)
     assert (
-        "recurrent states take" in told and "no timings" in told and "block_size: 16 of the preset became 528" in told
+        "recurrent states take" in told and "recurrent layers (Gated DeltaNet" in told and "block_size: 16 of the preset became 528" in told
     )
 
 

@@ -429,7 +429,9 @@ def test_every_operator_has_provenance():
         sources = {entry["what"]: entry["source"] for entry in cost.provenance}
         assert all(sources.values())
         shape = StepShape(4, 4000, ((100, 0),), 5, swapped_tokens=10)
-        explained = {op.name.removesuffix("_windowed").removesuffix("_sparse") for op in cost.explain(shape)} - {"kernel_launch"}
+        explained = {op.name.removesuffix("_windowed").removesuffix("_sparse") for op in cost.explain(shape)} - {
+            "kernel_launch"
+        }
         assert explained <= set(sources)
 
 
