@@ -11,6 +11,7 @@ from typing import Any
 from sim.models.hf_families import FAMILIES, FFN, FOUR_TIMES, HEADS, HIDDEN, HYBRIDS, LAYERS, POSITIONS, resembles_llama
 from sim.models.hf_hybrids import HYBRID_FAMILIES
 from sim.models.hf_keys import Config
+from sim.models.hf_newer import NEWER_FAMILIES
 from sim.models.quantized import native_mode
 from sim.models.spec import UNKNOWN_FAMILY, ModelSpec
 from sim.quantization.checkpoint import find_section
@@ -30,14 +31,16 @@ def read_config(path: Path) -> ModelSpec:
     config = Config(_language_part(values, str(path)), str(path))
     family = config.text("model_type")
     if not family:
-        raise config.error("model_type", "is missing", hint=f"known: {', '.join(sorted(FAMILIES | HYBRID_FAMILIES))}")
+        raise config.error(
+            "model_type", "is missing", hint=f"known: {', '.join(sorted(FAMILIES | NEWER_FAMILIES | HYBRID_FAMILIES))}"
+        )
     notes = ""
-    families = FAMILIES | HYBRID_FAMILIES
+    families = FAMILIES | NEWER_FAMILIES | HYBRID_FAMILIES
     if family in families:
         read = families[family]
     elif family in HYBRIDS:
         what = HYBRIDS[family]
-        message = "has no attention" if what == "nothing" else f"mixes attention with {what}"
+        message = "has no attention" if what == "nothing" else f"has {what}"
         raise config.error("model_type", f"{family!r} {message}, which is not modelled")
     elif resembles_llama(config):
         read = FAMILIES["llama"]

@@ -21,7 +21,7 @@ FOUR_TIMES = ("bloom", "falcon", "gpt2", "gptj", "mpt")
 """Families whose MLP is four times as wide as the model where the config does not say."""
 
 
-def _windowed(config: Config) -> int:
+def sliding_layers(config: Config) -> int:
     """Layers with a sliding window, from `layer_types` where there is one, else every other layer."""
     kinds = config.values.get("layer_types")
     layers = config.integer("num_hidden_layers")
@@ -84,7 +84,7 @@ def _gemma2(config: Config) -> dict[str, Any]:
         "head_dim": config.integer("head_dim", default=256),
         "tied": config.flag("tie_word_embeddings", True),
         "window": config.integer("sliding_window", default=4096),
-        "window_layers": _windowed(config),
+        "window_layers": sliding_layers(config),
         "norms": 4,
     }
 
@@ -126,7 +126,7 @@ def _gpt_oss(config: Config) -> dict[str, Any]:
         "experts_per_token": config.integer("num_experts_per_tok", "experts_per_token"),
         "expert_ffn": config.integer("intermediate_size"),
         "window": config.integer("sliding_window", default=128),
-        "window_layers": _windowed(config),
+        "window_layers": sliding_layers(config),
     }
 
 
@@ -162,7 +162,7 @@ def _gemma3(config: Config) -> dict[str, Any]:
         "norms": 4,
         "qk_norm": True,
         "window": config.integer("sliding_window", default=4096),
-        "window_layers": _windowed(config) if listed else layers - layers // pattern,
+        "window_layers": sliding_layers(config) if listed else layers - layers // pattern,
     }
 
 
@@ -197,7 +197,7 @@ def _cohere2(config: Config) -> dict[str, Any]:
     listed = config.values.get("layer_types") is not None
     return _cohere(config) | {
         "window": config.integer("sliding_window", default=4096),
-        "window_layers": _windowed(config) if listed else layers - layers // pattern,
+        "window_layers": sliding_layers(config) if listed else layers - layers // pattern,
     }
 
 
@@ -405,7 +405,7 @@ def _olmo2(config: Config) -> dict[str, Any]:
 def _exaone4(config: Config) -> dict[str, Any]:
     fields: dict[str, Any] = {"qk_norm": True}
     if config.values.get("sliding_window") is not None and config.values.get("layer_types") is not None:
-        fields |= {"window": config.integer("sliding_window"), "window_layers": _windowed(config)}
+        fields |= {"window": config.integer("sliding_window"), "window_layers": sliding_layers(config)}
     return fields
 
 
@@ -469,10 +469,13 @@ FAMILIES: dict[str, Callable[[Config], dict[str, Any]]] = {
 }
 
 HYBRIDS = {
-    "lfm2": "short convolutions", "lfm2_moe": "short convolutions", "mamba": "nothing", "mamba2": "nothing",
-    "falcon_mamba": "nothing", "olmo_hybrid": "linear attention", "recurrent_gemma": "recurrent layers",
-    "rwkv": "recurrent layers", "xlstm": "recurrent layers", "zamba": "recurrent layers and shared blocks",
-    "zamba2": "recurrent layers and shared blocks", "deepseek_v4": "compressed attention", "glm5_next": "linear attention",
+    "deci": "layers of different shapes", "deepseek_v4": "compressed attention", "falcon_mamba": "nothing",
+    "gemma3n_text": "layers that share keys and values", "gemma4_text": "heads that differ by layer",
+    "glm5_next": "linear attention", "lfm2": "short convolutions", "lfm2_moe": "short convolutions",
+    "longcat_flash": "two attentions a layer", "mamba": "nothing", "mamba2": "nothing", "mllama_text_model": "cross-attention",
+    "mimo_v2_flash": "heads that differ by layer", "nemotron-nas": "layers of different shapes",
+    "olmo_hybrid": "linear attention", "recurrent_gemma": "recurrent layers", "rwkv": "recurrent layers",
+    "xlstm": "recurrent layers", "zamba": "recurrent layers and shared blocks", "zamba2": "recurrent layers and shared blocks",
 }  # fmt: skip
 """Families with layers that are not modelled, and what these are."""
 

@@ -9,6 +9,7 @@ import pytest
 from sim.models import load_model
 from sim.models.hf_families import FAMILIES
 from sim.models.hf_hybrids import HYBRID_FAMILIES
+from sim.models.hf_newer import NEWER_FAMILIES
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -35,14 +36,31 @@ SETTINGS = {
     "qwen3_5_moe_text": {"num_experts": 16},
     "qwen3_next": {"num_experts": 16},
     "deepseek_v32": {"n_routed_experts": 8},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2, "first_k_dense_replace": 1},
+    "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 2},
+    "exaone_moe": {"num_experts": 8},
+    "granitemoeshared": {"shared_intermediate_size": 700},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"num_experts": 4, "head_dim": 128},
     "glm_moe_dsa": {"n_routed_experts": 8},
 }
 # Small weights that are counted otherwise: norms of q and k over all heads instead of one; norms
 # without weights; a router's bias, which is no parameter there.
 ABOUT = {
-    "deepseek_v32", "glm4_moe", "glm_moe_dsa", "kimi_linear", "minimax_m2", "nemotron_h", "olmo", "olmo2", "olmoe",
+    "apertus", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa",
+    "kimi_linear", "minimax_m2", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe",
 }  # fmt: skip
-WITHOUT = {"kimi_k2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"}  # no class of their own
+WITHOUT = {
+    "bailing_moe",
+    "bailing_moe_v2",
+    "exaone",
+    "internlm3",
+    "kimi_k2",
+    "qwen2_vl_text",
+    "qwen2_5_vl_text",
+    "qwen3_vl_text",
+    "qwen3_vl_moe_text",
+}  # no class of their own
 
 
 def layers_key(family: str) -> str:
@@ -51,7 +69,7 @@ def layers_key(family: str) -> str:
     )
 
 
-@pytest.mark.parametrize("family", sorted({*FAMILIES, *HYBRID_FAMILIES} - WITHOUT))
+@pytest.mark.parametrize("family", sorted({*FAMILIES, *NEWER_FAMILIES, *HYBRID_FAMILIES} - WITHOUT))
 def test_parameters(family, tmp_path):
     import torch
 

@@ -129,7 +129,7 @@ def test_an_unknown_family_with_the_keys_of_llama_is_taken_to_be_one(tmp_path):
 
 
 def test_layers_that_are_not_modelled_are_refused_with_what_they_are(tmp_path):
-    with pytest.raises(InputError, match="mixes attention with short convolutions"):
+    with pytest.raises(InputError, match="'lfm2' has short convolutions"):
         load_model(write(tmp_path / "m", LLAMA | {"model_type": "lfm2"}))
     with pytest.raises(InputError, match="'mamba2' has no attention"):
         load_model(write(tmp_path / "m", LLAMA | {"model_type": "mamba2"}))
