@@ -24,14 +24,15 @@ _INTEGERS = (
     "expert_ffn", "shared_experts", "dense_first_layers", "window", "window_layers", "norms", "learned_positions",
     "published_params", "attention_layers", "mlp_layers", "shared_ffn", "expert_hidden",
 )  # fmt: skip
-_VARIANTS = re.compile(r"-(instruct|thinking|chat|it|pt|hf|base|(?<=[a-z])\d{4})$")
+_VARIANTS = re.compile(r"-(instruct|thinking|think|chat|it|pt|hf|base|latest|(?<=[a-z])\d{4})$")
 _QUANTIZED = (
     ("-fp8-dynamic", "fp8-dynamic"), ("-fp8-block", "fp8-block"), ("-fp8", "fp8"), ("-nvfp4", "nvfp4"),
     ("-fp4", "nvfp4"), ("-gptq-int4", "gptq-int4"), ("-gptq", "gptq-int4"), ("-awq-int4", "awq-int4"),
     ("-awq", "awq-int4"), ("-nvfp4-v2", "nvfp4"), ("-fp4-v2", "nvfp4"), ("-quantized.w8a8", "int8-w8a8"),
     ("-quantized.w8a16", "int8-w8a16"), ("-quantized.w4a16", "gptq-int4"), ("-w4a16-g128", "gptq-int4"),
     ("-w4a16", "gptq-int4"), ("-w8a8", "int8-w8a8"), ("-mxfp4", "mxfp4"), ("-awq-4bit", "awq-int4"),
-    ("-gptq-4bit", "gptq-int4"), ("-gptq-int8", "gptq-int8"),
+    ("-gptq-4bit", "gptq-int4"), ("-gptq-int8", "gptq-int8"), ("-int4", "gptq-int4"), ("-int8", "int8-w8a8"),
+    ("-bf16", "bf16"), ("-fp16", "fp16"), ("-w4afp8", "gptq-int4"), ("-fp8-kv", "fp8"),
 )  # fmt: skip
 
 
@@ -67,11 +68,21 @@ def list_models() -> list[ModelSpec]:
 
 @cache
 def _index() -> dict[str, ModelSpec]:
+    """Names as they are written in the table, then without what does not change a shape, then without hyphens."""
+    written = [(name, spec) for spec, aliases in _table() for name in (spec.name, spec.hf_id, *aliases)]
     found: dict[str, ModelSpec] = {}
-    for spec, aliases in _table():
-        for name in (spec.name, spec.hf_id, *aliases):
-            found.setdefault(_plain(name), spec)
+    for form in (_bare, _plain, _packed):
+        for name, spec in written:
+            found.setdefault(form(name), spec)
     return found
+
+
+def _lookup(name: str) -> ModelSpec | None:
+    """The model of a name as it is written, or with `3_3` read as 3.3."""
+    index = _index()
+    dotted = re.sub(r"(?<=\d)_(?=\d)", ".", name)
+    keys = (form(each) for each in (name, dotted) for form in (_bare, _plain, _packed))
+    return next((index[key] for key in keys if key in index), None)
 
 
 @cache
@@ -83,8 +94,8 @@ def _contexts() -> dict[str, int]:
 
 
 def _bare(name: str) -> str:
-    """A name in lower case, without organisation."""
-    return name.lower().rstrip("/").rsplit("/", 1)[-1].replace("_", "-")
+    """A name in lower case, without organisation; `llama3.1:8b` as `llama3.1-8b`."""
+    return name.lower().rstrip("/").rsplit("/", 1)[-1].replace("_", "-").replace(":", "-")
 
 
 def _plain(name: str) -> str:
@@ -95,11 +106,18 @@ def _plain(name: str) -> str:
     return name
 
 
+def _packed(name: str) -> str:
+    """A plain name without hyphens: `llama3.1-8b` and `llama-3.1-8b` are one."""
+    return _plain(name).replace("-", "")
+
+
 def _split_quantization(name: str) -> tuple[str, str]:
     """`llama-3.1-8b-instruct-fp8` → (`llama-3.1-8b-instruct`, `fp8`)."""
     for suffix, mode in _QUANTIZED:
         if name.endswith(suffix):
-            block = mode == "fp8" and name.startswith("qwen3")  # Qwen's own FP8 checkpoints have 128×128 blocks
+            block = mode == "fp8" and name.startswith(
+                ("qwen3", "glm-5")
+            )  # their own FP8 checkpoints have 128×128 blocks
             return name.removesuffix(suffix), "fp8-block" if block else mode
     return name, ""
 
@@ -110,15 +128,23 @@ def find_model(name: str) -> ModelSpec:
     Raises:
         InputError: unknown, with the nearest names.
     """
-    index = _index()
     plain = _plain(name)
-    if plain in index:
-        return _in_context(index[plain], _bare(name))
+    if (spec := _lookup(name)) is not None:
+        return _in_context(spec, _bare(name))
     base, mode = _split_quantization(plain)
-    if mode and _plain(base) in index:
-        spec = _in_context(index[_plain(base)], base)
+    if mode and (spec := _lookup(base)) is not None:
+        spec = _in_context(spec, base)
         return replace(spec, name=f"{spec.name}-{mode}", hf_id=name, native_quantization=mode)
+    if "/" not in name and (spec := _only(plain)) is not None:
+        return spec
     raise _unknown(name, plain, (spec.name for spec in list_models()))
+
+
+def _only(plain: str) -> ModelSpec | None:
+    """The only model whose name goes on where this one ends (`qwen3-235b`)."""
+    found = [spec for spec in list_models() if _packed(spec.name).startswith(plain.replace("-", "") + "a")]
+    sized = re.search(r"\d+b$", plain)
+    return found[0] if sized and len(found) == 1 else None
 
 
 def _in_context(spec: ModelSpec, name: str) -> ModelSpec:
@@ -150,7 +176,8 @@ def _unknown(name: str, plain: str, known: Iterable[str]) -> InputError:
     close = difflib.get_close_matches(plain, list(by_plain), n=3, cutoff=0.5)
     nearest = " or ".join(by_plain[c] for c in close)
     hint = f"did you mean {nearest}?" if nearest else "`bench list models` shows the bundled ones."
-    return InputError(f"unknown model {name!r}", hint=f"{hint} A folder with a config.json works as well")
+    other = "for any other model save the config.json of its page, and give the folder (model: ./folder)"
+    return InputError(f"unknown model {name!r}", hint=f"{hint} Or {other}")
 
 
 def load_model(name_or_path: str | Path) -> ModelSpec:

@@ -32,6 +32,16 @@ ABOUT = {
     "Qwen3.5-397B-A17B": 397, "DeepSeek-V3.2": 671, "GLM-5": 744, "Kimi-Linear-48B-A3B": 49.1, "Nemotron-Nano-9B-v2": 8.9,
     "Granite-4.0-H-Small": 32, "Granite-4.0-H-Tiny": 7, "Granite-4.0-H-Micro": 3.2, "Falcon-H1-34B": 33.6,
     "Falcon-H1-7B": 7.6, "Jamba-1.5-Mini": 52, "Jamba-1.5-Large": 398, "MiniMax-Text-01": 456,
+    "Command-A": 111, "Command-R7B": 8.03, "EXAONE-4.0-32B": 32, "EXAONE-4.0-1.2B": 1.28, "EXAONE-3.5-32B": 32,
+    "K-EXAONE-236B-A23B": 236, "Nemotron-Nano-12B-v2": 12.3, "Nemotron-H-8B": 8.1, "Nemotron-H-56B": 56,
+    "Nemotron-3-Super-120B-A12B": 120.6, "Nemotron-Mini-4B": 4.19, "Minitron-8B": 8.4, "Llama-Guard-4-12B": 11.1,
+    "InternLM3-8B": 8.8, "Hunyuan-7B": 7.5, "ERNIE-4.5-300B-A47B": 300, "ERNIE-4.5-0.3B": 0.36, "Seed-Coder-8B": 8.25,
+    "Apertus-8B": 8.05, "Apertus-70B": 70.6, "OLMo-3-7B": 7.3, "OLMo-3-32B": 32.2, "StableLM-2-1.6B": 1.644,
+    "StableLM-3B": 2.795, "MiniCPM3-4B": 4.07, "MiniCPM-2B": 2.72, "MiniCPM4-8B": 8.2, "MiMo-7B": 7.6,
+    "Ling-mini-2.0": 16.26, "Ling-flash-2.0": 103, "Ling-1T": 1000, "dots.llm1": 142, "Granite-4.0-Micro": 3.4,
+    "AFM-4.5B": 4.62, "Bielik-11B": 11.2, "Mistral-Large-3-675B": 673, "Devstral-2-123B": 125, "GLM-4.7-Flash": 29.9,
+    "GLM-4-32B-0414": 32.6, "GLM-4-9B-0414": 9.4, "ChatGLM3-6B": 6.24, "Moonlight-16B-A3B": 15.96, "Gemma-3-270M": 0.268,
+    "Grok-1": 314, "Grok-2": 270, "Falcon-H1-0.5B": 0.521, "Solar-Open-100B": 102.6,
     # counted by transformers' own modules, which have no vision tower either
     "Qwen3.5-0.8B": 0.7524, "Qwen3.5-2B": 1.8818, "Qwen3.5-4B": 4.2058,
 }  # fmt: skip

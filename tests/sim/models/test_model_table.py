@@ -49,6 +49,21 @@ from workloads.errors import InputError
         ("Qwen/Qwen3-VL-32B-Instruct-FP8", "Qwen3-32B-fp8-block"),
         ("cpatonn/Qwen3-VL-30B-A3B-Instruct-AWQ-4bit", "Qwen3-30B-A3B-awq-int4"),
         ("CohereLabs/c4ai-command-r-08-2024", "Command-R-08-2024"),
+        ("Qwen/Qwen3-Coder-Next-FP8", "Qwen3-Next-80B-A3B-fp8-block"),
+        ("nvidia/Qwen3.5-397B-A17B-NVFP4", "Qwen3.5-397B-A17B-nvfp4"),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "DeepSeek-V3.2"),
+        ("zai-org/GLM-5-FP8", "GLM-5-fp8-block"),
+        ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking"),
+        ("moonshotai/Kimi-K2-Instruct", "Kimi-K2"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "Nemotron-3-Nano-30B-A3B-fp8"),
+        ("unsloth/gpt-oss-20b-BF16", "gpt-oss-20b-bf16"),
+        ("stabilityai/stablelm-2-1_6b-chat", "StableLM-2-1.6B"),
+        ("llama3.1:8b", "Llama-3.1-8B"),
+        ("llama3.3-70b", "Llama-3.3-70B"),
+        ("qwen-3-32b", "Qwen3-32B"),
+        ("qwen3-235b", "Qwen3-235B-A22B"),
+        ("qwen2-57b", "Qwen2-57B-A14B"),
+        ("allenai/Olmo-3-32B-Think", "OLMo-3-32B"),
     ],
 )
 def test_names(written, name):
@@ -129,6 +144,25 @@ def test_unknown_names_get_the_nearest():
     with pytest.raises(InputError, match=r"Llama-3-8B") as caught:
         load_model("lama-3-8b")
     assert "did you mean" in str(caught.value)
+
+
+def test_unknown_names_get_told_of_config_files():
+    with pytest.raises(InputError, match=r"save the config.json of its page, and give the folder"):
+        load_model("someone/New-Model-13B")
+
+
+@pytest.mark.parametrize("written", ["llama3", "qwen3", "gemma-3", "deepseek", "nobody/qwen3-235b-x"])
+def test_what_may_be_several_is_not_guessed(written):
+    with pytest.raises(InputError, match="unknown model"):
+        load_model(written)
+
+
+def test_forms_of_names_mean_one_model_each():
+    """However a name is written, it is never another model's own name."""
+    own = {spec.name: spec for spec in list_models()}
+    for name, spec in own.items():
+        for form in (name, name.lower(), name.upper(), name.replace("-", "_"), f"someone/{name}-FP8"):
+            assert load_model(form).name.startswith(spec.name), form
 
 
 def test_a_path_that_is_not_there_is_not_a_name():
