@@ -107,8 +107,9 @@ def test_loads(row):
         ("L40S-48GB", "l40s"), ("MI300X", "mi300x"), ("RTX-PRO-6000-Blackwell-96GB", "rtx-pro-6000"),
         ("A100-80GB", "a100-sxm"), ("H800", "h800-sxm"), ("H200-NVL-141GB", "h200-nvl"),
         # another memory size, another variant, or nothing that we know
-        ("H100-SXM-96GB", None), ("h100-80gb-pcap", None),
-        ("MI250X-1GCD", None), ("RTX-4070-Laptop-8GB", None), ("TPU v5e", None), ("Virtualized NVIDIA H200-SXM-141GB", None),
+        ("H100-SXM-96GB", "h100-sxm-96gb"), ("MI250", "mi250"), ("MI250X-1GCD", "mi250x-gcd"), ("RTX-4080-16GB", "rtx-4080"),
+        ("H100-SXM-64GB", None), ("h100-80gb-pcap", None), ("RTX-4070-Ti-24GB", None),
+        ("RTX-4070-Laptop-8GB", None), ("TPU v5e", None), ("Virtualized NVIDIA H200-SXM-141GB", None),
     ],
 )  # fmt: skip
 def test_gpus_by_the_names_of_tables(text, name):

@@ -15,12 +15,12 @@ SHARED = Path(__file__).parents[3].parent / "shared"
 
 @pytest.mark.parametrize("gpu", list_gpus(), ids=lambda g: g.name)
 def test_figures_are_in_si_units_and_plausible(gpu):
-    assert 14 * GIB < gpu.memory_bytes <= gpu.nominal_gb * GIB
+    assert 7 * GIB < gpu.memory_bytes <= gpu.nominal_gb * GIB
     assert gpu.memory_bytes > gpu.nominal_gb * GB * 0.94
     assert 2e11 < gpu.bandwidth < 1e13
-    assert 5e13 < gpu.bf16 < 5e15
+    assert 2e13 < gpu.bf16 < 5e15
     assert gpu.fp8 in (0, pytest.approx(2 * gpu.bf16, rel=0.03))
-    assert gpu.sms >= 40 and gpu.pcie >= 16e9 and gpu.source
+    assert gpu.sms >= 26 and gpu.pcie >= 16e9 and gpu.source
     assert (gpu.link_bandwidth > 0) == bool(gpu.link)
 
 
@@ -45,7 +45,10 @@ def test_an_h100_shows_less_than_its_box_says():
      ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-workstation"),
      ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
      ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q"),
-     ("H20-3e", "h20-141gb")],
+     ("H20-3e", "h20-141gb"), ("AMD Instinct MI250", "mi250"), ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx-4070-ti-super"),
+     ("NVIDIA GeForce RTX 4080", "rtx-4080"), ("NVIDIA GeForce RTX 3060", "rtx-3060"), ("RTX 5070 Ti", "rtx-5070-ti"),
+     ("NVIDIA RTX 5000 Ada Generation", "rtx-5000-ada"), ("NVIDIA RTX PRO 4500 Blackwell", "rtx-pro-4500"),
+     ("NVIDIA RTX A2000 12GB", "rtx-a2000-12gb"), ("H100 96GB", "h100-sxm-96gb"), ("MI308X", "mi308x")],
 )  # fmt: skip
 def test_names(written, name):
     assert load_gpu(written).name == name
@@ -55,6 +58,26 @@ def test_amd_counts_memory_in_gibibytes():
     """ROCm's documentation gives VRAM in GiB where the boxes say GB; what software sees is a little less."""
     for name, size in (("mi300x", 192), ("mi325x", 256), ("mi350x", 288), ("mi355x", 288)):
         assert load_gpu(name).memory_bytes / GIB == pytest.approx(size, abs=0.05)
+
+
+def test_dense_rates_of_cards_follow_their_multiprocessors_and_clocks():
+    """16-bit products with 32-bit sums: 512 operations a multiprocessor and clock on GeForce cards, at the boost clock in GHz of
+    their data sheets; sparse figures would be twice that, those with 16-bit sums too."""
+    for name, ghz in (
+        ("rtx-3090", 1.695), ("rtx-3080", 1.71), ("rtx-3080-ti", 1.665), ("rtx-3070", 1.725), ("rtx-3060", 1.777),
+        ("rtx-4090", 2.52), ("rtx-4080", 2.505), ("rtx-4080-super", 2.55), ("rtx-4070-ti", 2.61), ("rtx-4070", 2.475),
+        ("rtx-4070-super", 2.475), ("rtx-4070-ti-super", 2.61), ("rtx-4060-ti-16gb", 2.535), ("rtx-5090", 2.407),
+        ("rtx-5080", 2.617), ("rtx-5070-ti", 2.452), ("rtx-5070", 2.512), ("rtx-5060-ti-16gb", 2.572),
+    ):  # fmt: skip
+        gpu = load_gpu(name)
+        assert gpu.bf16 == pytest.approx(gpu.sms * ghz * 1e9 * 512, rel=0.01), name
+
+
+def test_a_card_of_two_dies_is_two_devices():
+    die, card = load_gpu("mi250x-gcd"), load_gpu("mi250x")
+    for figure in ("bf16", "bandwidth", "memory_bytes", "sms", "tdp_watts"):
+        assert 2 * getattr(die, figure) == pytest.approx(getattr(card, figure), rel=0.002), figure
+    assert load_gpu("mi250").group_link(2).bandwidth == pytest.approx(50e9)
 
 
 def test_names_are_unique():
