@@ -160,7 +160,8 @@ class LoadSection(Section):
         if self.mode == "open" and self.concurrency is not None:
             raise Wrong(
                 "concurrency belongs to a closed loop",
-                "set load.mode to closed, or remove it",
+                "set load.mode to closed, or remove it; of a rate and a limit (--request-rate with --max-concurrency) one is "
+                "simulated: a closed loop if the rate is more than what is served, else the rate alone",
                 "concurrency",
             )
         return self
