@@ -180,7 +180,13 @@ def _idle(draft: Draft) -> Iterator[tuple[str, str]]:
     if draft["depth"] == 1:
         yield "stops_ahead", "it matters with several plans in flight (depth 2)"
     if draft["host"] == "none":
-        yield "cuda_graphs", "it is about the host's time, which is switched off (host: none)"
+        why = "it is about the host's time, which is switched off (host: none)"
+        yield "cuda_graphs", why
+        yield "cuda_graph_padding", why
+    elif not draft["cuda_graphs"]:
+        yield "cuda_graph_padding", "no graphs are captured (cuda_graphs: false)"
+    elif draft["host"] == "vllm":
+        yield "cuda_graph_padding", "vLLM always fills a batch up to the next captured size"
 
 
 def _moot(draft: Draft) -> Iterator[tuple[str, str]]:

@@ -221,7 +221,7 @@ def check_engine(draft: Draft, prepared: Prepared) -> None:
     draft.idle["host"] = "a real engine's host takes the time that it takes"
     if draft.user("cuda_graphs"):
         draft.notices.append("engine.cuda_graphs has no effect on a real engine: it captures what its backend can")
-    draft.idle["cuda_graphs"] = "a real engine captures what its backend can"
+    draft.idle["cuda_graphs"] = draft.idle["cuda_graph_padding"] = "a real engine captures what its backend can"
     oracle = draft["kv.slab"] == "exact" and draft["kv.allocator"] == "contiguous"
     if not prepared.forced and (oracle or draft["scheduler.policy"] == "shortest-job"):
         key = "kv.slab" if oracle else "scheduler.policy"

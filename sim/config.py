@@ -112,6 +112,8 @@ class EngineConfig:
         stops_ahead: with several plans in flight, sequences sure to stop at their declared limit are not planned again (vLLM);
             otherwise every sequence is computed once too often.
         cuda_graphs: whether steps are captured beforehand; without, every operation is launched by itself.
+        cuda_graph_padding: whether a batch runs in the graph of the next larger size; without, one of a size that was not
+            captured is launched operation by operation (TensorRT-LLM's enable_padding, SGLang's disable_cuda_graph_padding).
         host: name of the host-time constants (`vllm`, `sglang`, `tensorrt-llm`, `none`).
     """
 
@@ -124,4 +126,13 @@ class EngineConfig:
     depth: int = 1
     stops_ahead: bool = True
     cuda_graphs: bool = True
+    cuda_graph_padding: bool = True
     host: str = "vllm"
+
+    @property
+    def built_ahead(self) -> bool:
+        """Whether TensorRT-LLM is meant in its C++ runtime, which plans a step when the last is done.
+
+        The PyTorch runtime of 1.0 and later does so too where its overlap scheduler is switched off.
+        """
+        return self.depth == 1 and not self.preset.startswith("tensorrt-llm@1.")

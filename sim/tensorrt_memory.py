@@ -1,6 +1,6 @@
 """What TensorRT-LLM places on a GPU beside weights, activations and collectives, before it sizes its KV pool.
 
-Its C++ runtime (`depth` 1: engines built ahead, up to 0.19 by default) allocates for the largest batch that the engine was
+Its C++ runtime (engines built ahead, up to 0.19 by default) allocates for the largest batch that the engine was
 built for, whatever is served later: `max_batch_size` rows of logits, and as many again for sampling. Its PyTorch runtime
 takes what a trial run peaks at, and what it captured in CUDA graphs.
 """
@@ -37,7 +37,7 @@ def applies(config: EngineConfig) -> bool:
 
 
 def _runtime(config: EngineConfig) -> str:
-    return "c++" if config.depth == 1 else "pytorch"
+    return "c++" if config.built_ahead else "pytorch"
 
 
 def buffer_bytes(model: ModelSpec, config: EngineConfig, longest: int) -> int:

@@ -31,6 +31,7 @@ _FLAGS: dict[str, dict[str, dict[Any, tuple[str, ...]]]] = {
         "scheduler.conservativeness": {None: ("--schedule-conservativeness", "{}")},
         "scheduler.poll_interval": {None: ("--scheduler-recv-interval", "{}")},
         "cuda_graphs": {True: (), False: ("--disable-cuda-graph",)},
+        "cuda_graph_padding": {True: (), False: ("--disable-cuda-graph-padding",)},
         "depth": {1: ("--disable-overlap-schedule",), 2: ()},
         "parallel.expert": {1: (), None: ("--ep-size", "{}")},
         "kv.capacity_tokens": {None: ("--max-total-tokens", "{}")},

@@ -79,4 +79,5 @@ class EngineSection(Section):
     depth: Annotated[int, Field(ge=1, le=2)] | None = None
     stops_ahead: bool | None = None
     cuda_graphs: bool | None = None
+    cuda_graph_padding: bool | None = None
     host: Literal["vllm", "sglang", "tensorrt-llm", "none"] | None = None

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "router_max_wait_tokens": "engine.scheduler.prefill_wait_steps",
     "scheduler_recv_interval": "engine.scheduler.poll_interval",
     "enforce_eager": "engine.cuda_graphs",
+    "disable_cuda_graph_padding": "engine.cuda_graph_padding",
     "chunked_prefill_size": "engine.scheduler.max_num_batched_tokens",
     "max_running_requests": "engine.scheduler.max_num_seqs",
     "max_batch_size": "engine.scheduler.max_num_seqs",

@@ -82,13 +82,17 @@ class AnalyticCost:
         *,
         stages: int = 1,
         piecewise: bool = False,
+        padding: bool = True,
     ) -> None:
-        """Args: `graphs`, captured batch sizes; `piecewise`, whether steps with prefill use them too (vLLM)."""
+        """Args: `graphs`, captured batch sizes; `piecewise`, whether steps with prefill use them too (vLLM); `padding`,
+        whether batches are filled up to one of these sizes.
+        """
         self.operators = operators
         self.front_end = front_end
         self.host = host
         self.notes = operators.notes
         self._graphs, self._largest, self._piecewise = graphs, graphs[-1] if graphs else 0, piecewise
+        self._exact = None if padding else frozenset(graphs)
         self._stages = stages
         self._plain = stages == 1 and not operators.windowed_layers and not operators.extra
         self._launch = operators.launches * host.launch
@@ -99,7 +103,8 @@ class AnalyticCost:
     def with_times(self, host: Host, front_end: FrontEnd) -> AnalyticCost:
         """The same operators with another host and front end; nothing priced so far is shared."""
         return AnalyticCost(
-            self.operators, host, front_end, self._graphs, stages=self._stages, piecewise=self._piecewise
+            self.operators, host, front_end, self._graphs, stages=self._stages, piecewise=self._piecewise,
+            padding=self._exact is None,
         )  # fmt: skip
 
     # The three methods of the protocol
@@ -199,8 +204,9 @@ class AnalyticCost:
         """Sizes of the operators of a decode-only step; the batch is padded to a captured size."""
         micro = min(self._stages, rows)
         batch = -(-rows // micro)
-        size = padded(self._graphs, batch)
-        return StepSizes(size, batch, None, None, self._decode_size(size, context / micro), size <= self._largest)
+        size = padded(self._graphs, batch) if self._exact is None else batch
+        captured = size <= self._largest if self._exact is None else size in self._exact
+        return StepSizes(size, batch, None, None, self._decode_size(size, context / micro), captured)
 
     def mixed_sizes(self, shape: StepShape) -> StepSizes:
         """Sizes of the operators of a step with prefill."""

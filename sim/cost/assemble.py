@@ -103,7 +103,8 @@ class Assembler:
         parallel = config.parallel
         model.check_parallel(parallel.tensor, parallel.pipeline, parallel.expert, parallel.data)
         self.model, self.gpu, self.constants, self.table, self.skew = model, gpu, constants, table, skew
-        self.tp, self.pp, self.ep, self.depth = parallel.tensor, parallel.pipeline, parallel.expert, config.depth
+        self.tp, self.pp, self.ep = parallel.tensor, parallel.pipeline, parallel.expert
+        self.built_ahead = config.built_ahead
         own = getattr(constants, host_section(config, constants.engine, constants))
         self.host = own if own.wait_us else constants.host
         self.mode, note = weight_mode_for(config.quantization, model).on(gpu)
@@ -339,7 +340,9 @@ class Assembler:
         of depth 1, makes it an option), and with FlashInfer's, which SGLang switches on by itself on Blackwell
         (server_args.py)."""
         engine = self.constants.engine
-        return (engine == "tensorrt-llm" and self.depth > 1) or (engine == "sglang" and self.gpu.arch == "blackwell")
+        return (engine == "tensorrt-llm" and not self.built_ahead) or (
+            engine == "sglang" and self.gpu.arch == "blackwell"
+        )
 
     def _collectives(self) -> list[Placed]:
         model, placed = self.model, []

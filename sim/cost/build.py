@@ -62,7 +62,8 @@ def analytic_cost(
         graphs = graph_sizes(engine, gpu, config)
     front_end = FrontEnd.of(getattr(constants, front_end_section(config, engine, constants)))
     return AnalyticCost(
-        operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm"
+        operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm",
+        padding=config.cuda_graph_padding or engine == "vllm",
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """CUDA graphs: which decode batch sizes each engine captures, and so to what a batch is padded.
 
 Sources: vLLM `config/vllm.py` (sizes and cap), SGLang `server_args.py` and `cuda_graph_runner.py`, TensorRT-LLM
-`llmapi/llm_args.py` (the list with padding enabled, as its benchmark tool and serving guides set it).
+`llmapi/llm_args.py` (the list with padding enabled, as its benchmark tool and serving guides set it; without, as is its default,
+every size up to 32 and powers of two).
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ def _tensorrt_llm(largest: int) -> list[int]:
     return [1, 2, 4, *range(8, 129, 8), *range(192, largest + 1, 64)]
 
 
+def _unpadded(engine: str, largest: int) -> list[int]:
+    if engine != "tensorrt-llm":
+        return list(range(1, largest + 1))
+    return sorted({*range(1, 33), *(1 << power for power in range(6, largest.bit_length())), largest})
+
+
 def largest_graph(engine: str, gpu: GPUSpec, config: EngineConfig) -> int:
     """Largest decode batch that runs from a captured graph; larger ones are launched kernel by kernel."""
     seqs = config.scheduler.max_num_seqs
@@ -49,6 +56,8 @@ def graph_sizes(engine: str, gpu: GPUSpec, config: EngineConfig) -> list[int]:
     if gpu.arch == "cpu" or not config.cuda_graphs:
         return []
     largest = largest_graph(engine, gpu, config)
+    if not config.cuda_graph_padding and engine in ("sglang", "tensorrt-llm"):
+        return [size for size in _unpadded(engine, largest) if size <= largest]
     lists = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": lambda: _tensorrt_llm(largest)}
     return [size for size in lists[engine]() if size <= largest] if engine in lists else []
 

@@ -104,7 +104,7 @@ class Host:
 def host_section(config: EngineConfig, engine: str, constants: Constants) -> str:
     """The section of constants with the host's time: older generations have one of their own.
 
-    TensorRT-LLM's is its C++ runtime, which plans a step when the last is done; its PyTorch runtime overlaps the two.
+    TensorRT-LLM's is its C++ runtime.
     """
-    old = config.preset.startswith("vllm-v0") if engine == "vllm" else engine == "tensorrt-llm" and config.depth == 1
+    old = config.preset.startswith("vllm-v0") if engine == "vllm" else engine == "tensorrt-llm" and config.built_ahead
     return "host_v0" if old and constants.host_v0 is not None else "host"

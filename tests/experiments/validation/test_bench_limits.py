@@ -63,7 +63,10 @@ def test_what_a_generator_of_deployments_sets(row):
     assert (older.limits, older.prompts, older.settings["kv.prefix_caching"]) == ("prompt-and-1500", 0, False)
     assert map_row(row(**other, engine="sglang", engine_version="0.5.6.post2")).preset == "sglang-mixed"
     assert map_row(row(**other, engine="sglang", engine_version="0.5.1.post1")).preset == "sglang@0.5"
-    assert map_row(row(**other, engine="trtllm", engine_version="1.0.0rc3")).limits == "one-prompt"
+    first = map_row(row(**{**other, "isl": "4096"}, engine="trtllm", engine_version="1.0.0rc3", weight_dtype="fp8"))
+    assert (first.limits, first.kv, first.settings["depth"]) == ("prompt-and-1500", "fp8", 1)
+    assert first.settings["kv.memory_utilization"] == 0.8
+    assert "depth" not in map_row(row(**other, engine="trtllm", engine_version="1.2.0rc6")).settings
     assert map_row(row(**other, engine="trtllm", engine_version="1.2.0rc6")).prompts == 100
     dump = {**made, "notes": "origin: InferenceX/InferenceMAX dump"}
     assert map_row(row(**dump, engine="vllm", engine_version="0.12.0")).prompts == 0

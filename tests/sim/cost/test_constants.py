@@ -155,16 +155,15 @@ def test_blocks_of_fp8_have_kernels_of_their_own_on_hopper():
     for engine in ("vllm", "sglang"):
         assert "DeepGEMM on H800" in load_constants(H100, engine).gemm["fp8-block"].source
     own = load_constants(H100, "tensorrt-llm").gemm
-    assert own["fp8-block"].compute == own["fp8"].compute and "taken over" in own["fp8-block"].source
+    assert own["fp8-block"].compute < own["fp8"].compute and "taken over" in own["fp8-block"].source
 
 
 def test_the_c_runtime_streams_without_python():
-    """A depth of 1 is TensorRT-LLM's C++ runtime: launches and streams cost it little."""
-    old, new = (
-        build_cost(
-            load_model("Llama-3-8B"), H100, EngineConfig(preset="tensorrt-llm", host="tensorrt-llm", depth=depth)
-        )
-        for depth in (1, 2)
+    """TensorRT-LLM's C++ runtime: launches and streams cost it little. That of 1.2 is Python's, overlapped or not."""
+    old, serial, new = (
+        build_cost(load_model("Llama-3-8B"), H100, EngineConfig(preset=preset, host="tensorrt-llm", depth=depth))
+        for preset, depth in (("tensorrt-llm@0.5", 1), ("tensorrt-llm@1.2", 1), ("tensorrt-llm@1.2", 2))
     )
-    assert old.front_end.output_work == 0.0 < new.front_end.output_work
-    assert old.host.launch < new.host.launch / 5
+    assert old.front_end.output_work == 0.0 < serial.front_end.output_work == new.front_end.output_work
+    assert old.host.launch < new.host.launch / 5 and serial.host.launch == new.host.launch
+    assert new.host.overlapped and not serial.host.overlapped
