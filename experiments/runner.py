@@ -272,6 +272,7 @@ def simulated(resolved: Resolved, stretch: bool, executor: type[SimExecutor]) ->
     return make_engine(
         resolved.engine, executor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
         max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch, state_tokens=budget.state_tokens,
+        kept_states=budget.kept_states,
     )  # fmt: skip
 
 

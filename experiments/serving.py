@@ -137,7 +137,7 @@ def _simulated(resolved: Resolved) -> tuple[Any, Any, Words]:
     host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
     engine, side = make_simulated(
         resolved.engine, resolved.cost, words, capacity=budget.kv_tokens, max_len=budget.max_model_len,
-        host_tokens=host_tokens, state_tokens=budget.state_tokens,
+        host_tokens=host_tokens, state_tokens=budget.state_tokens, kept_states=budget.kept_states,
     )  # fmt: skip
     return engine, side, words
 

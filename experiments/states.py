@@ -60,7 +60,12 @@ def state_notices(model: ModelSpec, engine: EngineConfig, budget: MemoryBudget) 
     else:
         place = f"beside the KV pool, {budget.state_slots:,} at most"
     found = [f"recurrent states take {size:,.1f} MiB a sequence and GPU ({dtype}): {place}"]
-    if engine.kv.prefix_caching:
+    if budget.kept_states and engine.kv.allocator == "radix":
+        found.append(
+            f"prefixes are hit as far as a state is kept: at ends of chunks and answers and where prompts part, "
+            f"{budget.kept_states:,} states at most"
+        )
+    elif engine.kv.prefix_caching:
         found.append(
             "prefix hits are counted at every block; engines keep the state of recurrent layers only at the ends of chunks and "
             "prompts, so real hits may be shorter"

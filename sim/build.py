@@ -21,14 +21,16 @@ from workloads.registry import resolve as find
 
 
 def make_allocator(
-    kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None, state_tokens: int = 0
-) -> KVAllocator:
+    kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None, state_tokens: int = 0,
+    kept_states: int = 0,
+) -> KVAllocator:  # fmt: skip
     """The allocator that `kv` names, over `capacity` tokens.
 
     Args:
         max_len: longest sequence; the size of a `max-length` slab.
         oracle: true answer lengths, for `exact` slabs.
         state_tokens: what every sequence takes of a paged pool for its recurrent states, in tokens: whole blocks.
+        kept_states: recurrent states that a radix tree may keep; 0 for models without.
 
     Raises:
         InputError: no such allocator or slab, or one that needs an oracle where there is none.
@@ -36,7 +38,7 @@ def make_allocator(
     if kv.allocator == "paged":
         return PagedAllocator(capacity, kv.block_size, kv.prefix_caching, state_tokens // kv.block_size)
     if kv.allocator == "radix":
-        return RadixAllocator(capacity, kv.prefix_caching)
+        return RadixAllocator(capacity, kv.prefix_caching, kept_states)
     if kv.allocator == "contiguous":
         return _contiguous(kv, capacity, max_len, oracle)
     make = find("allocator", kv.allocator, ALLOCATORS, "twinserve.allocators")
@@ -46,6 +48,7 @@ def make_allocator(
         "prefix_caching": kv.prefix_caching,
         "config": kv,
         "state_blocks": state_tokens // max(kv.block_size, 1),
+        "kept_states": kept_states,
     }
     accepted = signature(make).parameters
     return make(**{name: value for name, value in known.items() if name in accepted})
@@ -68,7 +71,7 @@ def _contiguous(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Seq
 
 def make_engine(
     config: EngineConfig, executor: Executor, *, capacity: int, max_len: int, host_tokens: int = 0,
-    stretch: bool = True, state_tokens: int = 0,
+    stretch: bool = True, state_tokens: int = 0, kept_states: int = 0,
 ) -> Engine:  # fmt: skip
     """An engine of the parts that `config` names.
 
@@ -77,7 +80,7 @@ def make_engine(
         max_len: longest sequence in tokens.
         host_tokens: tokens of KV that fit in host memory.
         stretch: take equal decode steps at once.
-        state_tokens: as `make_allocator` takes them.
+        state_tokens, kept_states: as `make_allocator` takes them.
 
     Raises:
         InputError: an unknown name, or parts that cannot work together.
@@ -93,7 +96,7 @@ def make_engine(
     oracle = executor.length if executor.knows_lengths else None
     if scheduler_config.policy == "shortest-job" and oracle is None:
         raise InputError("policy `shortest-job` needs to know answers beforehand", hint="it exists in simulation only")
-    allocator = make_allocator(config.kv, capacity, max_len, oracle, state_tokens)
+    allocator = make_allocator(config.kv, capacity, max_len, oracle, state_tokens, kept_states)
     make_scheduler = find("scheduler", scheduler_config.name, SCHEDULERS, "twinserve.schedulers")
     return Engine(
         config,

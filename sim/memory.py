@@ -69,7 +69,8 @@ class MemoryBudget:
         weights, kv_dtype: names of the modes in effect.
         fixed: the pool was set by `kv.capacity_tokens`, not sized.
         state_bytes: recurrent states outside of the KV pool. state_slots: sequences that may run with them at once; 0: as many
-            as else. state_tokens: tokens of the pool that the states of one sequence take; see `sim.state_memory`.
+            as else. kept_states: those that prefixes may keep. state_tokens: tokens of the pool that the states of one sequence
+            take; see `sim.state_memory`.
     """
 
     model: str
@@ -93,6 +94,7 @@ class MemoryBudget:
     fixed: bool = False
     state_bytes: int = 0
     state_slots: int = 0
+    kept_states: int = 0
     state_tokens: int = 0
 
     @property
@@ -309,7 +311,7 @@ def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, typical_tokens
         kv_bytes=pool, unused_bytes=gpu.memory_bytes - used, bytes_per_token=per_token,
         block_size=block, blocks=blocks, kv_tokens=blocks * block, max_model_len=context_limit(model, config),
         weights=mode.name, kv_dtype=kv_mode.name, fixed=kv.capacity_tokens > 0, state_bytes=states.bytes,
-        state_slots=states.slots, state_tokens=state_tokens,
+        state_slots=states.slots, kept_states=states.kept, state_tokens=state_tokens,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from sim.quantization.kv import kv_mode_for
 _ALIGN, _ALIGN_LATENT = 16, 64  # tokens of the smallest block that vLLM's attention kernels take
 _RATIO = 0.9  # SGLang, mamba_full_memory_ratio
 _SLOTS = 5  # SGLang, of a running sequence with the radix cache and overlapped scheduling
+_RUNNING_SLOTS = 3  # of these, what it uses itself: its state, and two that are being written
 _SIMILAR = 1.25  # vLLM: groups of the larger kind's size, where the smaller has nearly as many layers
 _MOST_RESERVED = 0.5  # of what states and KV share, where nobody said how many sequences run
 
@@ -97,10 +98,16 @@ def blocks(model: ModelSpec, config: EngineConfig) -> Blocks:
 
 
 class StatePool(NamedTuple):
-    """States outside of the KV pool, on one GPU: bytes, and the most sequences that may run at once."""
+    """States outside of the KV pool, on one GPU.
+
+    Attributes:
+        bytes: of all of them. slots: sequences that may run at once. kept: states that prefixes may keep beside those of a full
+            batch.
+    """
 
     bytes: int
     slots: int
+    kept: int = 0
 
 
 def state_pool(model: ModelSpec, config: EngineConfig, rest: int) -> StatePool:
@@ -115,7 +122,8 @@ def state_pool(model: ModelSpec, config: EngineConfig, rest: int) -> StatePool:
     if state_rule(config) == "ratio":
         held = int(rest * _RATIO / (1 + _RATIO)) // each
         if config.kv.prefix_caching:
-            return StatePool(held * each, held // _SLOTS)
+            running = held // _SLOTS
+            return StatePool(held * each, running, held - _RUNNING_SLOTS * running)
         return StatePool(min(held, most) * each, min(held, most))
     slots = min(most, int(rest * _MOST_RESERVED) // each)
     return StatePool(slots * each, slots)

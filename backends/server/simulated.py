@@ -83,7 +83,7 @@ def make_simulated(
     capacity: int,
     max_len: int,
     host_tokens: int = 0,
-    state_tokens: int = 0,
+    state_tokens: int = 0, kept_states: int = 0,
 ) -> tuple[Engine, SimulatedSide]:
     """A simulated engine that takes every step by itself, and names content by token ids.
 
@@ -91,14 +91,14 @@ def make_simulated(
         capacity: tokens of KV on the device.
         max_len: longest sequence in tokens.
         host_tokens: tokens of KV that fit in host memory.
-        state_tokens: what every sequence takes of the pool for its recurrent states.
+        state_tokens, kept_states: as `sim.build.make_engine` takes them.
     """
     executor = FillerExecutor(cost, config.depth)
     allocator = ALLOCATORS.get(config.kv.allocator, config.kv.allocator)
     named = replace(config, kv=replace(config.kv, allocator=allocator))
     engine = make_engine(
         named, executor, capacity=capacity, max_len=max_len, host_tokens=host_tokens, stretch=False,
-        state_tokens=state_tokens,
+        state_tokens=state_tokens, kept_states=kept_states,
     )  # fmt: skip
     if isinstance(engine.state.allocator, TokenPagedAllocator | TokenRadixAllocator):
         engine.state.allocator.book = executor.book

@@ -150,5 +150,8 @@ def as_group(
     whole = replace(
         limits, max_num_seqs=ranks * limits.max_num_seqs, max_num_batched_tokens=ranks * limits.max_num_batched_tokens
     )
-    pools = replace(budget, blocks=ranks * budget.blocks, kv_tokens=ranks * budget.kv_tokens)
+    pools = replace(
+        budget, blocks=ranks * budget.blocks, kv_tokens=ranks * budget.kv_tokens,
+        state_slots=ranks * budget.state_slots, kept_states=ranks * budget.kept_states,
+    )  # fmt: skip
     return replace(engine, scheduler=whole), pools, RankGroup(rank, ranks, limits.max_num_batched_tokens)

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 from sim.engine.cohort import Cohort
 from sim.engine.sequence import Sequence
 from sim.kv.base import FOREVER, NO_HIT, Hit, KVUse
-from sim.kv.radix_tree import RadixTree, agree, cut
+from sim.kv.radix_tree import Node, RadixTree, agree, cut
 from workloads.traffic import Span, answer_content
 
 _FEW = 4096
@@ -25,15 +25,19 @@ class RadixAllocator:
     Args:
         capacity: tokens in all.
         prefix_caching: keep and share what was computed; without it this is LightLLM's plain token pool.
+        kept_states: how many recurrent states the tree may keep, for models that have them: a prefix can then only be hit as far
+            as a state lies after it (SGLang's `MambaRadixCache`). 0 for other models.
     """
 
     block_size = 1
 
-    def __init__(self, capacity: int, prefix_caching: bool = True) -> None:
+    def __init__(self, capacity: int, prefix_caching: bool = True, kept_states: int = 0) -> None:
         self.capacity = capacity
         self.roomy = capacity
         self.shares = prefix_caching
         self.tree = RadixTree()
+        self._kept = kept_states
+        self._states: dict[Node, None] = {}  # nodes with a state, the one used longest ago first
         self._free = array("i", range(capacity - 1, -1, -1))
         self._counted = 0  # slots that cohort members own without knowing which
         self._grown_tick = -1  # tick at which the cohort's next tokens were last granted
@@ -61,7 +65,35 @@ class RadixAllocator:
         if not self.tree.size:
             return NO_HIT
         node, inside, length, idle = self.tree.match(self._content(seq, seq.known), seq.known - 1)
+        if self._kept and length:
+            return self._with_state(node, inside, length)
         return Hit(length, idle, (node, inside)) if length else NO_HIT
+
+    def _with_state(self, node: Node, inside: int, length: int) -> Hit:
+        """The part of a match up to the last token after which a state is kept."""
+        if inside < len(node.slots):
+            length, node = length - inside, node.parent
+        while node is not self.tree.root and not node.state:
+            length, node = length - len(node.slots), node.parent
+        if not length:
+            return NO_HIT
+        path, idle = node, 0
+        while path is not self.tree.root:
+            idle += 0 if path.locks else len(path.slots)
+            path = path.parent
+        return Hit(length, idle, (node, len(node.slots)))
+
+    def _keep_state(self, node: Node) -> None:
+        """Keep the state after a node's last token, in the place of the one used longest ago if there is no other."""
+        if node is self.tree.root:
+            return
+        node.state = True
+        self._states.pop(node, None)
+        self._states[node] = None
+        while len(self._states) > self._kept:
+            oldest = next(iter(self._states))
+            del self._states[oldest]
+            oldest.state = False
 
     def _content(self, seq: Sequence, tokens: int) -> list[Span]:
         """The first `tokens` tokens of a sequence as spans; a real backend overrides this to use token ids."""
@@ -98,8 +130,12 @@ class RadixAllocator:
             node = child
             rest = cut(rest, common)[1]
         tree.lock(node, stop=anchor)
+        if self._kept and rest and node.children:
+            self._keep_state(node)  # where prompts part, as it passes
         if rest:
             node = tree.add(node, rest, seq.blocks[done:tokens])
+        if self._kept:
+            self._keep_state(node)
         seq.node = node
         seq.registered = tokens
 
@@ -115,6 +151,8 @@ class RadixAllocator:
             if inside < len(node.slots):
                 node = self.tree.split(node, inside)
             self.tree.lock(node)
+            if self._kept:
+                self._keep_state(node)
             seq.node = node
             seq.registered = hit.tokens
             seq.blocks = self.tree.path_slots(node)

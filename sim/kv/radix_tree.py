@@ -15,9 +15,10 @@ from workloads.traffic import Span
 
 
 class Node:
-    """A run of tokens and their slots. `stamp` is when it was last used, on the tree's own clock."""
+    """A run of tokens and their slots. `stamp` is when it was last used, on the tree's own clock; `state`, whether the recurrent
+    state after its last token is kept."""
 
-    __slots__ = ("children", "locks", "parent", "serial", "slots", "spans", "stamp")
+    __slots__ = ("children", "locks", "parent", "serial", "slots", "spans", "stamp", "state")
 
     def __init__(self, spans: list[Span], slots: array[int], parent: Node | None, stamp: int, serial: int) -> None:
         self.spans = spans
@@ -27,6 +28,7 @@ class Node:
         self.locks = 0
         self.stamp = stamp
         self.serial = serial
+        self.state = False
 
 
 def cut(spans: list[Span], at: int) -> tuple[list[Span], list[Span]]:

@@ -33,7 +33,11 @@ def test_what_follows_is_told() -> None:
     assert (found.engine.kv.block_size, found.engine.kv.prefix_caching, found.budget.state_tokens) == (528, False, 1584)
     assert found.config["engine"]["kv"]["block_size"] == {"value": 528, "source": "derived"}
     told = " ".join(found.warnings)
-    for each in ("recurrent states take", "recurrent layers (Gated DeltaNet", "block_size: 16 of the preset became 528"):
+    for each in (
+        "recurrent states take",
+        "recurrent layers (Gated DeltaNet",
+        "block_size: 16 of the preset became 528",
+    ):
         assert each in told
 
 
@@ -69,3 +73,26 @@ def test_prefixes_of_vllm_are_shared_where_it_is_asked_to() -> None:
 
 def test_a_larger_block_of_the_users_own_stays() -> None:
     assert resolve(workload(SMALL | {"engine.kv.block_size": 576})).engine.kv.block_size == 576
+
+
+def test_conversations_are_hit_from_their_states_on_sglang() -> None:
+    """Turns of sessions go on from the state at the end of the turn before: most of a prompt is hit, though never inside it."""
+    traffic = {
+        "engine.preset": "sglang",
+        "traffic.max_tokens": "exact",
+        "traffic.synthetic.sessions": {"turns": 4, "think": {"distribution": "fixed", "value": 1}},
+    }
+    hits = {}
+    for model in ("Qwen/Qwen3.5-4B", "Qwen/Qwen3-4B"):
+        done = run(SMALL | traffic | {"model": model})
+        hits[model] = summarize(done, with_intervals=False)["prefix_hit_rate"]
+    assert hits["Qwen/Qwen3-4B"] > 0.4
+    assert hits["Qwen/Qwen3.5-4B"] == pytest.approx(hits["Qwen/Qwen3-4B"], abs=0.05)
+
+
+def test_ranks_have_states_of_their_own() -> None:
+    one = resolve(workload(SMALL | {"model": "Qwen/Qwen3.5-35B-A3B", "engine.preset": "sglang"}))
+    two = resolve(
+        workload(SMALL | {"model": "Qwen/Qwen3.5-35B-A3B", "engine.preset": "sglang", "engine.parallel.data": 2})
+    )
+    assert two.budget.state_slots == two.engine.scheduler.max_num_seqs > 1.5 * one.budget.state_slots

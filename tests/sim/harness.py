@@ -173,12 +173,13 @@ class Run:
     def __init__(
         self, traffic: Traffic, settings: EngineConfig, *, capacity: int = 4000, max_len: int = 300, stretch: bool = False,
         host_tokens: int = 3000, cost=None, watch: Watch | None = None, state_tokens: int = 0,
+        kept_states: int = 0,
     ) -> None:  # fmt: skip
         self.traffic, self.max_len, self.host_tokens = traffic, max_len, host_tokens
         self.spy = Spy(cost or AffineCost(), settings.depth)
         self.engine = make_engine(
             settings, self.spy, capacity=capacity, max_len=max_len, host_tokens=host_tokens, stretch=stretch,
-            state_tokens=state_tokens,
+            state_tokens=state_tokens, kept_states=kept_states,
         )  # fmt: skip
         self.engine.on_finish = self._finish
         self.finished: dict[int, float] = {}

@@ -64,11 +64,11 @@ def test_states_of_sglang_are_as_it_prints_them() -> None:
     assert 361 * each / GIB == pytest.approx(0.99 + 50.77, abs=0.01)
     room = int(360.5 * each * 1.9 / 0.9)
     pool = state_pool(model, config, room)
-    assert (pool.bytes // each, pool.slots) == (360, 72)
+    assert (pool.bytes // each, pool.slots, pool.kept) == (360, 72, 144)
     without = replace(config, kv=replace(config.kv, prefix_caching=False))
     assert state_pool(model, without, room).slots == 360
     few = replace(without, scheduler=replace(without.scheduler, max_num_seqs=48))
-    assert state_pool(model, few, room) == (48 * each, 48)
+    assert state_pool(model, few, room) == (48 * each, 48, 0)
 
 
 def test_states_of_nemotron_on_four_gpus() -> None:
