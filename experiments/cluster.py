@@ -123,7 +123,8 @@ class Cluster:
         self.traffic = traffic
         self.progress = progress
         nothing = np.zeros(len(traffic))
-        self.source = LoadDriver(traffic, resolved.workload.load.concurrency or 0, nothing, 0.0)
+        load = resolved.workload.load
+        self.source = LoadDriver(traffic, load.concurrency or 0, nothing, 0.0, most=load.max_concurrency or 0)
         self.sent = self.source.sent
         self.place = np.full(len(traffic), -1)
         self.loads = [Load() for _ in range(section.replicas)]

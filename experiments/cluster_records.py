@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class _Seen:
     """Of the load what one replica saw: times of its own rows, NaN elsewhere."""
 
+    due: np.ndarray
     sent: np.ndarray
     queued: np.ndarray
 
@@ -36,7 +37,7 @@ def assemble(
     parts = []
     for replica in cluster.replicas:
         own = cluster.place == replica.number
-        seen = _Seen(np.where(own, cluster.sent, np.nan), np.where(own, cluster.queued, np.nan))
+        seen = _Seen(*(np.where(own, times, np.nan) for times in (cluster.source.due, cluster.sent, cluster.queued)))
         ledger = Ledger(replica.refused, replica.delivery, end, True)
         parts.append(collect(replica.engine, seen, traffic, ledger))
     requests = _merged(cluster, [part[0] for part in parts])

@@ -1,7 +1,8 @@
 """The load driver: sends requests when they are due and tells when the next one is.
 
-Open loop: at their times, whatever the server does. Closed loop: a fixed number of sessions in flight, each replaced when it is
-over; times are ignored. A later turn of a session is sent its think time after the turn before it finished, in both.
+Open loop: at their times, whatever the server does, or, with a most that may be in flight, when one before it is over (vLLM's
+`--request-rate` with `--max-concurrency`). Closed loop: a fixed number of sessions in flight, each replaced when it is
+over; times are ignored. A later turn of a session is sent its think time after the turn before it finished, in all.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ class LoadDriver:
         work: seconds for which the front end prepares each row, one after another in the order in which they are sent.
         delay: seconds that pass besides until a row is in the engine's queue.
         rows: of these alone, in ascending order; all if none are given. For traffic without sessions.
+        most: requests in flight in an open loop; 0 = as many as come.
 
     Attributes:
-        sent: float64, when each row was sent; NaN until then. queued: when it was in the engine's queue.
+        due: float64, when each row is to be sent; NaN until that is known. sent: when it was sent, the same unless held back
+            by `most`; NaN until then. queued: when it was in the engine's queue.
         count: rows sent so far.
     """
 
     def __init__(
-        self, traffic: Traffic, concurrency: int, work: np.ndarray, delay: float, rows: np.ndarray | None = None
+        self, traffic: Traffic, concurrency: int, work: np.ndarray, delay: float, rows: np.ndarray | None = None,
+        most: int = 0,
     ) -> None:  # fmt: skip
         self._traffic = traffic
         self._work, self._delay = work, delay
@@ -42,16 +46,18 @@ class LoadDriver:
         self._children: dict[int, list[int]] = {}
         for row in np.flatnonzero(traffic.parent >= 0).tolist():
             self._children.setdefault(int(traffic.parent[row]), []).append(row)
+        self.due = np.full(len(traffic), np.nan)
         self.sent = np.full(len(traffic), np.nan)
         self.queued = np.full(len(traffic), np.nan)
         self.count = 0
+        self._slots = [0.0] * most if most else None  # when each that is free has become so
         self._sends: list[tuple[float, int]] = []  # (time, row), of rows that are or will be sent
         self._line: list[tuple[float, int]] = []  # (time in the queue, row), of rows that the front end has seen
         self._left: dict[
             int, int
         ] = {}  # first turn's row → turns of the session that are sent and not over, if not one
         self._closed = concurrency > 0
-        self._planned_ahead = not self._closed and not self._children
+        self._planned_ahead = not self._closed and not self._children and self._slots is None
         if self._closed:
             self._rows = roots.tolist()
             self._next = 0
@@ -64,7 +70,7 @@ class LoadDriver:
             order = np.argsort(traffic.arrival[roots], kind="stable")
             self._rows = roots[order]
             arrivals = traffic.arrival[self._rows]
-            self.sent[self._rows] = arrivals
+            self.due[self._rows] = self.sent[self._rows] = arrivals
             self.queued[self._rows] = prepared(arrivals, work[self._rows]) + delay
             self._times = self.queued[self._rows].tolist()
             self._times.append(NEVER)
@@ -75,7 +81,7 @@ class LoadDriver:
     @property
     def listens(self) -> bool:
         """Whether what it sends depends on what has finished."""
-        return self._closed or bool(self._children)
+        return not self._planned_ahead
 
     def next_time(self) -> float:
         """When the next request reaches the engine, as far as that is known; infinity for never."""
@@ -83,7 +89,17 @@ class LoadDriver:
             return self._times[self._next]
         if self._line:
             return self._line[0][0]
-        return self._through(*self._sends[0]) + self._delay if self._sends else NEVER
+        time = self._next_send()
+        return self._through(time, self._sends[0][1]) + self._delay if time < NEVER else NEVER
+
+    def _next_send(self) -> float:
+        """When the next row is sent: when it is due, and not before there is a slot; infinity while that is not known."""
+        if not self._sends:
+            return NEVER
+        time = self._sends[0][0]
+        if self._slots is None:
+            return time
+        return max(time, self._slots[0]) if self._slots else NEVER
 
     def take(self, now: float) -> list[tuple[Request, float]]:
         """Requests that have reached the engine by `now`, with their times, in order."""
@@ -92,8 +108,11 @@ class LoadDriver:
         else:
             taken = []
             sends, line = self._sends, self._line
-            while sends and sends[0][0] <= now:  # nothing can be sent before now any more: their order is certain
-                time, row = heappop(sends)
+            while (time := self._next_send()) <= now:  # nothing can be sent before now any more: their order is certain
+                _, row = heappop(sends)
+                if self._slots is not None:
+                    heappop(self._slots)
+                    self.sent[row] = time
                 self._free = self._through(time, row)
                 self.queued[row] = at = self._free + self._delay
                 heappush(line, (at, row))
@@ -127,6 +146,8 @@ class LoadDriver:
 
     def finished(self, row: int, time: float) -> None:
         """The answer of a row is complete at the client (or the row was refused)."""
+        if self._slots is not None:
+            heappush(self._slots, time)
         children = self._children.get(row, ())
         for child in children:
             self._send(child, time + float(self._traffic.think[child]))
@@ -135,6 +156,8 @@ class LoadDriver:
 
     def refused(self, row: int, time: float) -> None:
         """A row cannot be served; the turns after it are never sent, since their prompts contain its answer."""
+        if self._slots is not None:
+            heappush(self._slots, time)
         if self._closed:
             self._settle(row, 0, time)
 
@@ -154,7 +177,9 @@ class LoadDriver:
             self._send(row, time)
 
     def _send(self, row: int, time: float) -> None:
-        self.sent[row] = time
+        self.due[row] = time
+        if self._slots is None:
+            self.sent[row] = time
         heappush(self._sends, (time, row))
 
 

@@ -119,7 +119,7 @@ def _requests(engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledg
         target = np.where(done, output, target)
     return Requests(
         request=np.arange(size), session=session, turn=turn, priority=traffic.priority,
-        scheduled=driver.sent.copy(), sent=driver.sent.copy(), queued=driver.queued, admitted=admitted,
+        scheduled=driver.due.copy(), sent=driver.sent.copy(), queued=driver.queued, admitted=admitted,
         first_token=first, finish=np.where(done, last, np.nan), input_tokens=traffic.input_tokens,
         max_tokens=traffic.max_tokens, output_tokens=output, target_tokens=target, cached_tokens=cached,
         recomputed_tokens=recomputed, preemptions=preemptions, status=status, reason=reason,

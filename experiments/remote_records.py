@@ -67,7 +67,7 @@ def collect_remote(
     if complete and not stopped_early:
         status[orphans], reason[orphans] = REFUSED, EARLIER_TURN
     tokens = _tokens(answers, client)
-    requests = _requests(traffic, driver.sent.copy(), sent, first, finish, output, status, reason, client)
+    requests = _requests(traffic, driver.due.copy(), sent, first, finish, output, status, reason, client)
     requests.cached_tokens = cached
     timeline = client_timeline(requests, tokens, until, end)
     wanted = traffic.input_tokens

@@ -90,7 +90,10 @@ class Sender:
     def __init__(self, resolved: Resolved, traffic: Traffic, progress: Progress | None) -> None:
         remote = resolved.remote
         self.traffic, self.remote = traffic, remote
-        self.driver = LoadDriver(traffic, resolved.workload.load.concurrency or 0, np.zeros(len(traffic)), 0.0)
+        load = resolved.workload.load
+        self.driver = LoadDriver(
+            traffic, load.concurrency or 0, np.zeros(len(traffic)), 0.0, most=load.max_concurrency or 0
+        )
         self.answers: dict[int, Answer] = {}
         self.overhead = Overhead()
         self.stopped_early = False

@@ -100,11 +100,12 @@ class Replica:
     def __init__(self, resolved: Resolved, traffic: Traffic, stretch: bool, progress: Progress | None) -> None:
         self.clock: WallClock | None = None
         self._prepare: Callable[[Request], Request] | None = None
-        loop = resolved.workload.load.concurrency or 0
+        load = resolved.workload.load
+        loop, most = load.concurrency or 0, load.max_concurrency or 0
         if resolved.real is None:
             front = resolved.cost.front_end
             work = front.request_work + front.input_token * traffic.input_tokens
-            self.driver = LoadDriver(traffic, loop, work, front.base)
+            self.driver = LoadDriver(traffic, loop, work, front.base, most=most)
             self.delivery = Delivery(front.token_seconds, front.output_work)
             # Who waits for answers must know when they are out; otherwise it can be worked out at the end.
             self._counts = front.output_work > 0 and self.driver.listens
@@ -113,7 +114,7 @@ class Replica:
             if self.engine.held_back:  # a batch that is handed out whole at its end is no stream
                 self.delivery, self._counts = Delivery(front.token_seconds, 0.0), False
         else:  # what the front end takes is part of what is measured
-            self.driver = LoadDriver(traffic, loop, np.zeros(len(traffic)), 0.0)
+            self.driver = LoadDriver(traffic, loop, np.zeros(len(traffic)), 0.0, most=most)
             self.delivery, self._counts = Delivery(0.0, 0.0), False
             self.clock = WallClock()
             self.engine, self._prepare = resolved.real.start(resolved, traffic)

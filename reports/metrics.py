@@ -264,7 +264,11 @@ def _schedule(data: RunData, found: dict[str, Distribution]) -> dict:
     worst = lag.percentile(99) if lag.count >= needed(99) else (float(lag.values[-1]) if lag.count else None)
     summary["p99_send_lag_ms"] = None if worst is None else worst * 1e3
     summary["send_lag_ok"] = summary["rate_kept"] = None
-    if worst is None or data.info["load"].get("mode") == "closed":
+    load = data.info["load"]
+    summary["held_back_requests"] = int((r.sent > r.scheduled).sum()) if load.get("max_concurrency") else None
+    if (
+        worst is None or load.get("mode") == "closed" or load.get("max_concurrency")
+    ):  # who is held back is late on purpose
         return summary
     ttft = found["ttft"].median()
     summary["send_lag_ok"] = worst <= min(LAG_LIMIT_S, LAG_LIMIT_SHARE * ttft if ttft is not None else LAG_LIMIT_S)
@@ -311,6 +315,11 @@ def notices(summary: dict) -> list[str]:
         found.append(
             f"requests were sent late (p99 {summary['p99_send_lag_ms']:.3g} ms behind schedule): latencies count from sending, "
             "the E2E from schedule from when each was due"
+        )
+    if summary.get("held_back_requests"):
+        found.append(
+            f"{summary['held_back_requests']:,} of {summary['requests']:,} requests were held back until one before was over "
+            "(load.max_concurrency): latencies count from sending, the E2E from schedule from when each was due"
         )
     if summary.get("rate_kept") is False and summary["saturation"]["label"] != "overloaded":
         found.append("less than 95 % of the asked rate was sent: this point is not valid")

@@ -14,6 +14,9 @@ What an overloaded engine keeps up with is counted where it was full and had set
 after its queue stopped running empty, until the last one waiting was taken, over whole times of service. The time in which it
 filled up, and the one in which it ran empty, say nothing of that; a run that has no more than those gets no number.
 
+Where the load has a most that may be in flight, requests are held back before they are sent: they then came when they were due,
+and the queue is all that are due and not admitted.
+
 A closed loop sends only when something finishes, so its queue cannot grow and it is never overloaded. Where nobody saw
 the queue (a remote server), the number in flight stands for it; in a closed loop, whose number in flight is fixed, what the
 server itself says of its queue. Where more than 5 % of the requests failed, the load was not the one asked for, and nothing is
@@ -47,7 +50,7 @@ def saturation(data: RunData) -> dict:
         sent to last token beyond a typical service time), `mean_queue_s`, `mean_waiting`.
     """
     r = data.requests
-    sent = r.sent[np.isfinite(r.sent)]
+    sent = _came(data)[np.isfinite(r.sent)]
     facts: dict = dict.fromkeys(_FACTS)
     done = r.status == FINISHED
     if not data.info.get("sent_seen", True):
@@ -69,7 +72,7 @@ def saturation(data: RunData) -> dict:
     typical = float(np.percentile(service, 50))
     facts["drain_s"] = max(0.0, float(r.finish[done].max() - sent.max()) - typical)
     if seen:
-        waits = (r.admitted - r.queued)[np.isfinite(r.admitted)]
+        waits = (r.admitted - r.queued + r.sent - _came(data))[np.isfinite(r.admitted)]
         facts["mean_queue_s"] = float(waits.mean()) if len(waits) else None
         end = max(float(r.finish[done].max()), float(sent.max()))
         facts["mean_waiting"] = queue.area() / (end - float(sent.min())) if end > sent.min() else 0.0
@@ -111,6 +114,11 @@ def saturation_along(axis: str, names: Sequence[str], labels: Sequence[str], *, 
     return " ".join(told)
 
 
+def _came(data: RunData) -> np.ndarray:
+    """When each request came: when it was sent, or, where the load holds requests back, when it was due."""
+    return data.requests.scheduled if data.info["load"].get("max_concurrency") else data.requests.sent
+
+
 def _queue(data: RunData) -> tuple[InFlight, bool]:
     """Requests waiting for admission, and True; or, where nobody saw that, requests in flight, and False."""
     r = data.requests
@@ -118,8 +126,8 @@ def _queue(data: RunData) -> tuple[InFlight, bool]:
     stay = (r.status == FINISHED) | (r.status == UNFINISHED)
     if np.isfinite(r.admitted).any():
         until = np.where(np.isnan(r.admitted) & stay, end, r.admitted)
-        return InFlight.of(r.queued, until), True
-    return InFlight.of(r.sent, np.where(np.isnan(r.finish) & stay, end, r.finish)), False
+        return InFlight.of(r.queued + _came(data) - r.sent, until), True
+    return InFlight.of(_came(data), np.where(np.isnan(r.finish) & stay, end, r.finish)), False
 
 
 def _growth(queue: InFlight, sent: np.ndarray) -> float:
@@ -148,10 +156,11 @@ def _served(data: RunData, queue: InFlight, facts: dict, service: np.ndarray, wi
     return float(ended.sum()) / (times * typical)
 
 
-def _overload(rate: float, facts: dict) -> str:
+def _overload(rate: float, facts: dict, cap: int | None) -> str:
     served = facts["served_per_s"]
+    most = f" with {cap:,} in flight" if cap else ""
     if served is not None and 0 < served < rate:
-        told = f"the engine keeps up with about {served:.3g}/s, and the queue grew for as long as they came"
+        told = f"the engine keeps up with about {served:.3g}/s{most}, and the queue grew for as long as they came"
     else:
         told = (
             f"the queue grew by {facts['growth_per_s']:.3g}/s for as long as they came; the run is too short to tell how many "
@@ -163,21 +172,22 @@ def _overload(rate: float, facts: dict) -> str:
 def _open(data: RunData, facts: dict, service: np.ndarray, window: float, burst: bool, queue: InFlight) -> dict:
     sent = int(np.isfinite(data.requests.sent).sum())
     growth, share = facts["growth_per_s"], facts["growth_share"]
+    cap = data.info["load"].get("max_concurrency")
     if growth is not None:
         grown = growth * window * 2 / 3
         beyond_chance = grown > CHANCE * np.sqrt(sent * 2 / 3)
         lasting = facts["drain_s"] > DRAIN * window or not data.info.get("complete", True)
         if share > GROWTH and beyond_chance and lasting:
             facts["served_per_s"] = _served(data, queue, facts, service, window)
-            return {"label": "overloaded", "sentence": _overload((sent - 1) / window, facts), **facts}
+            return {"label": "overloaded", "sentence": _overload((sent - 1) / window, facts, cap), **facts}
     if burst and _material(data, facts, service):
-        drained = float(np.nanmax(data.requests.finish) - np.nanmin(data.requests.sent))
+        drained = float(np.nanmax(data.requests.finish) - np.nanmin(_came(data)))
         sentence = f"Backlogged: all requests came at once and took {drained:.3g} s to work off."
         return {"label": "backlogged", "sentence": sentence, **facts}
     if _material(data, facts, service):
         sentence = (
-            f"Backlogged: requests waited {_seconds(facts['mean_queue_s'])} on average before the engine took them, "
-            "but the queue did not keep growing."
+            f"Backlogged: requests waited {_seconds(facts['mean_queue_s'])} on average{' to be sent and' if cap else ''} before "
+            "the engine took them, but the queue did not keep growing."
         )
         return {"label": "backlogged", "sentence": sentence, **facts}
     if facts["mean_queue_s"] is None:

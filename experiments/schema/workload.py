@@ -148,10 +148,12 @@ class LoadSection(Section):
         mode: `open`: at their arrival times, whatever the server does; `closed`: as many in flight as `concurrency`,
             times ignored.
         concurrency: closed only: requests in flight.
+        max_concurrency: open only: the most in flight; who is due then is sent when one before it is over.
     """
 
     mode: Literal["open", "closed"] = "open"
     concurrency: Annotated[int, Field(ge=1)] | None = None
+    max_concurrency: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> LoadSection:
@@ -160,10 +162,11 @@ class LoadSection(Section):
         if self.mode == "open" and self.concurrency is not None:
             raise Wrong(
                 "concurrency belongs to a closed loop",
-                "set load.mode to closed, or remove it; of a rate and a limit (--request-rate with --max-concurrency) one is "
-                "simulated: a closed loop if the rate is more than what is served, else the rate alone",
+                "set load.mode to closed, or write max_concurrency: arrivals as they come, but no more than that in flight",
                 "concurrency",
             )
+        if self.mode == "closed" and self.max_concurrency is not None:
+            raise Wrong("a closed loop has as many in flight as concurrency says", "remove it", "max_concurrency")
         return self
 
 

@@ -101,6 +101,8 @@ def _facts(data: RunData) -> list[tuple[str, str]]:
         mode = f"closed loop, {load['concurrency']} clients"
     elif mode == "open":
         mode = f"open loop, {number(load['rate'])}/s" if load.get("rate") else "open loop"
+        if load.get("max_concurrency"):
+            mode += f", at most {number(load['max_concurrency'])} in flight"
     pairs = (
         ("model", settings.get("model") or data.info.get("model")),
         ("backend", data.info.get("backend")),
