@@ -68,6 +68,11 @@ def resolve_remote(workload: Workload) -> Resolved:
         TargetError: the server cannot be reached, or refuses requests.
     """
     need_aiohttp(workload.place("backend.name"))
+    if workload.load.mode == "offline":
+        raise workload.error(
+            "load.mode", "a server is never offline: everything reaches it through its front end",
+            "write mode: open with arrivals: {process: constant, rate: 1e6}, which sends all at once, or mode: closed",
+        )  # fmt: skip
     from experiments.resolve import Resolved
 
     access = _access(workload)

@@ -96,6 +96,8 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
         cost = build_cost(model, gpu, engine, **workload.cost.build_arguments(workload.folder))
     except InputError as error:
         raise _placed(workload, error) from None
+    if workload.load.mode == "offline" and hasattr(cost, "front_end"):
+        cost.front_end = cost.front_end.scaled(0.0)
     config = _config(workload, draft, budget)
     if engine.parallel.data > 1:
         from sim.cost.ranks import as_group

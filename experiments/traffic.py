@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from experiments.schema import Workload
 from experiments.trace_path import find_trace
 from workloads.errors import InputError
@@ -32,6 +36,8 @@ def _make(workload: Workload, context: int | None) -> Traffic:
             traffic = synthesize(section.synthetic, workload.seed, base=workload.folder, name=workload.name)
         else:
             traffic = _read(workload)
+        if workload.load.mode == "offline":
+            traffic = replace(traffic, arrival=np.zeros(len(traffic)), notes=_untimed(traffic.notes))
         if context is None:
             return traffic
         from workloads.transform import declare
@@ -43,6 +49,13 @@ def _make(workload: Workload, context: int | None) -> Traffic:
         key = error.place.key or ("trace" if section.trace else "synthetic")
         key = key if key.startswith("traffic") else f"traffic.{key}"
         raise InputError(error.message, place=workload.place(key), hint=error.hint) from None
+
+
+def _untimed(notes: list[str]) -> list[str]:
+    """A traffic's notes without those on times, which nobody heeds."""
+    from workloads.readers.times import alarming
+
+    return [note for note in notes if note not in alarming(notes) or note in alarming(notes, timed=False)]
 
 
 def _read(workload: Workload) -> Traffic:

@@ -17,6 +17,8 @@ filled up, and the one in which it ran empty, say nothing of that; a run that ha
 Where the load has a most that may be in flight, requests are held back before they are sent: they then came when they were due,
 and the queue is all that are due and not admitted.
 
+An offline run has everything in the queue from the start; there is nothing to keep up with.
+
 A closed loop sends only when something finishes, so its queue cannot grow and it is never overloaded. Where nobody saw
 the queue (a remote server), the number in flight stands for it; in a closed loop, whose number in flight is fixed, what the
 server itself says of its queue. Where more than 5 % of the requests failed, the load was not the one asked for, and nothing is
@@ -78,6 +80,10 @@ def saturation(data: RunData) -> dict:
         facts["mean_waiting"] = queue.area() / (end - float(sent.min())) if end > sent.min() else 0.0
     if data.info["load"].get("mode") == "closed":
         return _closed(data, facts, service)
+    if data.info["load"].get("mode") == "offline":
+        took = float(np.nanmax(r.finish) - sent.min())
+        sentence = f"Offline: everything was there from the start and took {took:.3g} s to work off."
+        return {"label": "stable", "sentence": sentence, **facts}
     burst = window <= BURST * float(
         np.median(r.finish[done]) - sent.min()
     )  # not of the last: one long answer is no burst

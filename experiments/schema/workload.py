@@ -146,12 +146,13 @@ class LoadSection(Section):
 
     Attributes:
         mode: `open`: at their arrival times, whatever the server does; `closed`: as many in flight as `concurrency`,
-            times ignored.
+            times ignored; `offline`: all at once and straight to the engine, as a script has it that calls the engine without a
+            server (vLLM's `LLM.generate`, `vllm bench throughput`, `trtllm-bench`): times ignored, no front end.
         concurrency: closed only: requests in flight.
         max_concurrency: open only: the most in flight; who is due then is sent when one before it is over.
     """
 
-    mode: Literal["open", "closed"] = "open"
+    mode: Literal["open", "closed", "offline"] = "open"
     concurrency: Annotated[int, Field(ge=1)] | None = None
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
 
@@ -167,6 +168,10 @@ class LoadSection(Section):
             )
         if self.mode == "closed" and self.max_concurrency is not None:
             raise Wrong("a closed loop has as many in flight as concurrency says", "remove it", "max_concurrency")
+        if self.mode == "offline" and (self.concurrency or self.max_concurrency) is not None:
+            key = "concurrency" if self.concurrency is not None else "max_concurrency"
+            hint = "remove it; how many run at once is engine.scheduler.max_num_seqs"
+            raise Wrong("an offline run sends everything at once", hint, key)
         return self
 
 

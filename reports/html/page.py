@@ -99,6 +99,8 @@ def _facts(data: RunData) -> list[tuple[str, str]]:
     mode = str(load.get("mode", ""))
     if mode == "closed" and load.get("concurrency"):
         mode = f"closed loop, {load['concurrency']} clients"
+    elif mode == "offline":
+        mode = "offline, all at once"
     elif mode == "open":
         mode = f"open loop, {number(load['rate'])}/s" if load.get("rate") else "open loop"
         if load.get("max_concurrency"):

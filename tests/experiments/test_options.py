@@ -228,7 +228,7 @@ OTHERS = {
     "traffic.trace.arrivals": Case(({"process": "poisson", "rate": 3}, {"process": "constant", "rate": 3})),
     "traffic.trace.accept_implausible": Case(),  # below
     **{f"sampling.{key}": Case() for key in SamplingSection.model_fields},  # as backend.load
-    "load.mode": Case(refused=(({}, "closed"), (CLOSED, "open"))),
+    "load.mode": Case(("offline",), refused=(({}, "closed"), (CLOSED, "open"))),
     "load.max_concurrency": Case((1, 2), refused=((CLOSED, 4),)),
     "load.concurrency": Case((1, 4), CLOSED, baseline=False, refused=(({}, 4),)),
     "slo.ttft_ms": Case((400, 800)),
