@@ -264,6 +264,9 @@ def memory_budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, *, typic
             settings that would work.
     """
     budget = _budget(model, gpu, config, typical_tokens)
+    if 0 < budget.state_slots < config.scheduler.max_num_seqs:  # and so fewer rows are sampled
+        fewer = replace(config.scheduler, max_num_seqs=budget.state_slots)
+        return memory_budget(model, gpu, replace(config, scheduler=fewer), typical_tokens=typical_tokens)
     if budget.fixed:
         if budget.kv_tokens <= budget.state_tokens:
             raise InputError(

@@ -130,6 +130,11 @@ def _memory(console: Console, budget: Any) -> None:
         ("activations", budget.activation_bytes),
         ("runtime", budget.overhead_bytes),
         (f"KV pool, {budget.kv_tokens:,} tokens", budget.kv_bytes),
+        *(
+            [(f"recurrent states, of {budget.state_slots:,} sequences", budget.state_bytes)]
+            if budget.state_bytes
+            else []
+        ),
         ("left over", budget.unused_bytes),
         ("total", budget.total_bytes),
     ):

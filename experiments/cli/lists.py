@@ -13,6 +13,7 @@ from workloads.errors import unknown_name
 
 Row = dict[str, Any]
 GIB = 1 << 30
+MIB = 1 << 20
 
 
 KINDS = (
@@ -135,6 +136,7 @@ def _models() -> list[Row]:
             "attention": m.attention,
             "context": m.max_position,
             "KV bytes a token": m.kv_bytes_per_token(),
+            "state MiB a sequence": round(m.state.layers * m.state.layer_bytes(1, "", m.dtype) / MIB, 1) if m.state else "",
         }
         for m in list_models()
     ]

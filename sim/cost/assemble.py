@@ -414,7 +414,7 @@ class Assembler:
     def _decode(self) -> Operator:
         model, heads = self.model, self.model.heads // self.tp
         if model.mla is not None:
-            size = float(self.kv.vector_bytes(model.mla.cached))
+            size = float(model.latent_bytes(self.kv))
             self._unsure("mla", self.constants.mla)
             return LatentAttention(self.constants.mla, self.gpu, heads, model.mla.cached, model.mla.kv_lora, size)
         narrow = self.kv.bits == 8
@@ -465,7 +465,7 @@ class Assembler:
             model.mla is not None and model.indexer is not None
         ):  # every query has keys of its own, so in the latent space
             width = (model.mla.cached + model.mla.kv_lora) / 2
-            size = float(self.kv.vector_bytes(model.mla.cached))
+            size = float(model.latent_bytes(self.kv))
             return PrefillAttention(constants, self.gpu, compute, heads, width, size)
         if model.mla is not None:  # prompts are computed with expanded heads, not in the latent space
             width = (model.head_dim + model.mla.v) / 2

@@ -10,6 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Iterable
 
+import numpy as np
+
 from sim.engine.cohort import Cohort
 from sim.engine.sequence import Sequence
 from sim.kv.base import FOREVER, NO_HIT, Hit, KVUse
@@ -38,7 +40,8 @@ class RadixAllocator:
         self.tree = RadixTree()
         self._kept = kept_states
         self._states: dict[Node, None] = {}  # nodes with a state, the one used longest ago first
-        self._free = array("i", range(capacity - 1, -1, -1))
+        self._free = array("i")
+        self._free.frombytes(np.arange(capacity - 1, -1, -1, dtype=np.int32).tobytes())  # millions: not one by one
         self._counted = 0  # slots that cohort members own without knowing which
         self._grown_tick = -1  # tick at which the cohort's next tokens were last granted
 

@@ -274,6 +274,16 @@ class ModelSpec:
                 hint="it must divide `tensor`, or be a multiple of it up to tensor × data",
             )
 
+    def latent_bytes(self, mode: KVMode) -> int:
+        """Bytes that latent attention caches of one token in one layer, without an indexer's key.
+
+        With an indexer an 8-bit cache has a 32-bit scale for every 128 values of the latent and keeps the rotary key in 16 bit:
+        656 bytes in DeepSeek-V3.2 (`fp8_ds_mla` of vLLM and FlashMLA; SGLang's `calculate_mla_kv_cache_dim`).
+        """
+        if self.indexer is not None and mode.bits == 8:
+            return self.mla.kv_lora + 4 * -(-self.mla.kv_lora // 128) + 2 * self.mla.rope
+        return mode.vector_bytes(self.mla.cached)
+
     def local_kv_heads(self, tp: int = 1) -> int:
         """KV heads on one GPU; replicated where there are fewer heads than GPUs (Megatron-LM's rule)."""
         return max(-(-self.kv_heads // tp), 1)
@@ -291,7 +301,7 @@ class ModelSpec:
         layers = -(-self.attending_layers // pp)
         if self.mla is not None:
             index = -(-self.indexer.layers // pp) * self.indexer.cached_bytes if self.indexer else 0
-            return layers * mode.vector_bytes(self.mla.cached) + index
+            return layers * self.latent_bytes(mode) + index
         return 2 * layers * self.local_kv_heads(tp) * mode.vector_bytes(self.head_dim)
 
     def weight_bytes(self, mode: str | WeightMode = "auto", tp: int = 1, pp: int = 1, ep: int = 1) -> int:

@@ -156,3 +156,11 @@ def test_agrees_with_the_recorded_table():
         assert model.params_active == pytest.approx(int(row["params_active"]), rel=0.006), row["model"]
         seen += 1
     assert seen > 40
+
+
+def test_a_token_of_sparse_attention_takes_what_flashmla_says():
+    """656 bytes in the 8-bit format of DeepSeek-V3.2's kernels, 1,152 in 16 bit, and 132 of the indexer's key."""
+    model = load_model("DeepSeek-V3.2")
+    assert model.kv_bytes_per_token("fp8") == 61 * (656 + 132)
+    assert model.kv_bytes_per_token("bf16") == 61 * (1152 + 132) == model.kv_bytes_per_token("bf16", tp=8)
+    assert load_model("DeepSeek-V3").kv_bytes_per_token("fp8") == 61 * 576
