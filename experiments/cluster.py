@@ -27,14 +27,16 @@ from experiments.driver import NEVER, LoadDriver
 from experiments.records import sessions
 from experiments.resolve import Resolved
 from experiments.runner import REPORT_EVERY, Looks, Progress, Replica, simulated, without_collecting
+from experiments.schema.cluster import ClusterSection, PoolSection
 from reports.run_data import RunData
 from sim.cluster import Incoming, Load, Router, make_router
 from sim.engine.cutting import cut, never_fits, next_end
+from sim.engine.engine import Engine
 from workloads.errors import InputError
 from workloads.registry import plugins_from
 from workloads.traffic import Request, Traffic
 
-_LAND, _ROUTE, _LOOK = range(3)  # kinds of events, in the order in which they happen at the same instant
+LAND, MOVE, ROUTE, LOOK = range(4)  # kinds of events, in the order in which they happen at the same instant
 
 
 def run_cluster(resolved: Resolved, *, stretch: bool = True, progress: Progress | None = None) -> RunData:
@@ -106,46 +108,93 @@ class Inbox:
         return sum(at <= now for _, at in self._line)
 
 
-class Cluster:
-    """Replicas, the router, and the load on them.
+class Routing:
+    """A router, and what it may know: which requests are out at which replica.
+
+    Args:
+        section: names the router and how many replicas it has.   seed: of the workload.
 
     Attributes:
-        replicas: the engines with what belongs to each.
         place: int64, the replica of every row of the traffic; -1 until it is routed.
-        sent, queued: float64, as of `experiments.driver.LoadDriver`.
+        looks, asks: as of `sim.cluster.Router`.
     """
 
-    def __init__(self, resolved: Resolved, traffic: Traffic, stretch: bool, progress: Progress | None) -> None:
-        section = resolved.workload.cluster
-        self.router = make_router(section.router_name, section.replicas, resolved.workload.seed, section.router_options)
+    def __init__(self, section: ClusterSection | PoolSection, seed: int, traffic: Traffic) -> None:
+        self.router = make_router(section.router_name, section.replicas, seed, section.router_options)
         self._name = section.router_name
-        self.total = len(traffic)
-        self.traffic = traffic
-        self.progress = progress
-        nothing = np.zeros(len(traffic))
-        load = resolved.workload.load
-        self.source = LoadDriver(traffic, load.concurrency or 0, nothing, 0.0, most=load.max_concurrency or 0)
-        self.sent = self.source.sent
+        self._traffic = traffic
         self.place = np.full(len(traffic), -1)
         self.loads = [Load() for _ in range(section.replicas)]
         self._sessions = sessions(traffic)[0].tolist()
         self._returns: list[tuple[float, int, int]] = []  # (time, row, replica) of answers that the router has not seen
-        self._armed: simpy.Event | None = None
-        self.clock = Clock()
-        front = resolved.cost.front_end
-        work = front.request_work + front.input_token * traffic.input_tokens
         self.asks = getattr(self.router, "asks", Router.asks)
         self.looks = self.asks or getattr(self.router, "looks", Router.looks)
-        self.listens = self.source.listens or self.looks
-        if self.listens:
-            self.queued = np.full(len(traffic), np.nan)
-            inboxes = [Inbox(work, front.base, self.queued) for _ in self.loads]
-        else:
-            self._route_all()
-            shares = [np.flatnonzero(self.place == number) for number in range(section.replicas)]
-            inboxes = [LoadDriver(traffic, 0, work, front.base, rows) for rows in shares]
-            self.queued = np.fmin.reduce([inbox.queued for inbox in inboxes])
-        self.replicas = [Member(self, number, inbox, resolved, stretch) for number, inbox in enumerate(inboxes)]
+
+    def route(self, request: Request, sent: float, now: float, replicas: list[Member]) -> int:
+        """Where a request goes; it is out there from now on."""
+        loads, returns = self.loads, self._returns
+        if self.looks:
+            while returns and returns[0][0] <= now:
+                _, row, place = heappop(returns)
+                load = loads[place]
+                load.requests -= 1
+                load.tokens -= self._tokens(row)
+            if self.asks:
+                for replica, load in zip(replicas, loads, strict=True):
+                    load.running, load.waiting = replica.queues(now)
+        place = self.choose(request, sent)
+        self.place[request.row] = place
+        load = loads[place]
+        load.requests += 1
+        load.tokens += self._tokens(request.row)
+        return place
+
+    def choose(self, request: Request, sent: float) -> int:
+        """Which replica the router names for a request."""
+        row = request.row
+        seen = Incoming(
+            row, sent, self._sessions[row], request.input_tokens, request.max_tokens, request.prompt, request.priority
+        )
+        place = self.router.route(seen, self.loads)
+        if isinstance(place, bool) or not isinstance(place, int | np.integer) or not 0 <= place < len(self.loads):
+            raise InputError(
+                f"router {self._name} sent request {row} to replica {place!r}; there are {len(self.loads)}",
+                hint=f"route(request, loads) gives a whole number from 0 to {len(self.loads) - 1}",
+            )
+        return int(place)
+
+    def returned(self, row: int, out: float, place: int) -> None:
+        """What replica `place` had to say to a request comes past the router at `out`."""
+        if self.looks:
+            heappush(self._returns, (out, row, place))
+
+    def _tokens(self, row: int) -> int:
+        return int(self._traffic.input_tokens[row]) + int(self._traffic.max_tokens[row])
+
+
+class Service:
+    """Engines in one environment, and the load on them.
+
+    Attributes:
+        source: sends requests.   sent: float64, as of `experiments.driver.LoadDriver`.
+        listens: whether anybody must be told when an answer is out.
+        replicas: the engines with what belongs to each.
+    """
+
+    def __init__(self, resolved: Resolved, traffic: Traffic, progress: Progress | None) -> None:
+        self.traffic, self.total, self.progress = traffic, len(traffic), progress
+        load, nothing = resolved.workload.load, np.zeros(len(traffic))
+        self.source = LoadDriver(traffic, load.concurrency or 0, nothing, 0.0, most=load.max_concurrency or 0)
+        self.sent = self.source.sent
+        self.listens = self.source.listens
+        self.replicas: list[Member] = []
+        self._armed: simpy.Event | None = None
+        self.clock = Clock()
+
+    @property
+    def order(self) -> int:
+        """Numbers of what happens at the same instant that every kind of event has."""
+        return len(self.replicas) + 1
 
     def serve(self) -> tuple[float, bool]:
         """Run to the end.
@@ -172,8 +221,7 @@ class Cluster:
         """Have the next request routed when it is sent."""
         coming = self.source.next_time()
         if coming < NEVER:
-            order = _ROUTE * (len(self.loads) + 1)
-            self._armed = self.clock.at(max(coming, now), order)
+            self._armed = self.clock.at(max(coming, now), ROUTE * self.order)
             self._armed.callbacks.append(self._due)
 
     def _due(self, event: simpy.Event) -> None:
@@ -183,60 +231,63 @@ class Cluster:
                 self._route(request, sent, now)
             self._arm(now)
 
-    def _route_all(self) -> None:
-        """Ask for every request beforehand: nothing that happens meanwhile has a say."""
-        while (coming := self.source.next_time()) < NEVER:
-            for request, sent in self.source.take(coming):
-                self.place[request.row] = self._choose(request, sent)
-
     def _route(self, request: Request, sent: float, now: float) -> None:
-        loads, returns = self.loads, self._returns
-        if self.looks:
-            while returns and returns[0][0] <= now:
-                _, row, place = heappop(returns)
-                load = loads[place]
-                load.requests -= 1
-                load.tokens -= self._tokens(row)
-            if self.asks:
-                for replica, load in zip(self.replicas, loads, strict=True):
-                    load.running, load.waiting = replica.queues(now)
-        place = self._choose(request, sent)
-        self.place[request.row] = place
-        load = loads[place]
-        load.requests += 1
-        load.tokens += self._tokens(request.row)
-        self.replicas[place].mail(request, sent, now)
-
-    def _choose(self, request: Request, sent: float) -> int:
-        row = request.row
-        seen = Incoming(
-            row, sent, self._sessions[row], request.input_tokens, request.max_tokens, request.prompt, request.priority
-        )
-        place = self.router.route(seen, self.loads)
-        if isinstance(place, bool) or not isinstance(place, int | np.integer) or not 0 <= place < len(self.loads):
-            raise InputError(
-                f"router {self._name} sent request {row} to replica {place!r}; there are {len(self.loads)}",
-                hint=f"route(request, loads) gives a whole number from 0 to {len(self.loads) - 1}",
-            )
-        return int(place)
-
-    def _tokens(self, row: int) -> int:
-        return int(self.traffic.input_tokens[row]) + int(self.traffic.max_tokens[row])
+        """Send a request on."""
+        raise NotImplementedError
 
     # --- answers on their way out
 
-    def returned(self, row: int, out: float, now: float, tell: Callable[[int, float], None], place: int) -> None:
-        """An answer, or a refusal, is with the client at `out`; it is `now`, when replica `place` ends a step or looks."""
+    def answered(self, row: int, out: float, now: float, tell: Callable[[int, float], None]) -> None:
+        """An answer, or a refusal, is with the client at `out`; it is `now`."""
         before = self.source.next_time()
         tell(row, out)
-        if self.looks:
-            heappush(self._returns, (out, row, place))
         if self.source.next_time() < before:
             self._arm(now)
 
     def done(self) -> int:
         """Requests that are over."""
         return sum(replica.driver.count - len(replica.engine.unfinished_rows()) for replica in self.replicas)
+
+
+class Cluster(Service):
+    """Replicas, the router, and the load on them.
+
+    Attributes:
+        place: int64, the replica of every row of the traffic; -1 until it is routed.
+    """
+
+    def __init__(self, resolved: Resolved, traffic: Traffic, stretch: bool, progress: Progress | None) -> None:
+        super().__init__(resolved, traffic, progress)
+        section = resolved.workload.cluster
+        self.routing = Routing(section, resolved.workload.seed, traffic)
+        self.place = self.routing.place
+        self.listens = self.source.listens or self.routing.looks
+        front = resolved.cost.front_end
+        work = front.request_work + front.input_token * traffic.input_tokens
+        if self.listens:
+            self.queued = np.full(len(traffic), np.nan)
+            inboxes = [Inbox(work, front.base, self.queued) for _ in range(section.replicas)]
+        else:
+            self._route_all()
+            shares = [np.flatnonzero(self.place == number) for number in range(section.replicas)]
+            inboxes = [LoadDriver(traffic, 0, work, front.base, rows) for rows in shares]
+            self.queued = np.fmin.reduce([inbox.queued for inbox in inboxes])
+        self.replicas = [Member(self, number, inbox, resolved, stretch) for number, inbox in enumerate(inboxes)]
+
+    def _route_all(self) -> None:
+        """Ask for every request beforehand: nothing that happens meanwhile has a say."""
+        while (coming := self.source.next_time()) < NEVER:
+            for request, sent in self.source.take(coming):
+                self.place[request.row] = self.routing.choose(request, sent)
+
+    def _route(self, request: Request, sent: float, now: float) -> None:
+        place = self.routing.route(request, sent, now, self.replicas)
+        self.replicas[place].mail(request, sent, now)
+
+    def returned(self, row: int, out: float, now: float, tell: Callable[[int, float], None], place: int) -> None:
+        """An answer, or a refusal, is with the client at `out`; it is `now`, when replica `place` ends a step or looks."""
+        self.routing.returned(row, out, place)
+        self.answered(row, out, now, tell)
 
 
 class Member(Replica):
@@ -247,7 +298,8 @@ class Member(Replica):
     """
 
     def __init__(
-        self, cluster: Cluster, number: int, inbox: Inbox | LoadDriver, resolved: Resolved, stretch: bool
+        self, cluster: Service, number: int, inbox: Inbox | LoadDriver, resolved: Resolved, stretch: bool,
+        engine: type[Engine] = Engine,
     ) -> None:  # fmt: skip
         self.cluster, self.number, self.driver = cluster, number, inbox
         self._prepare = None
@@ -257,7 +309,7 @@ class Member(Replica):
         if not cluster.source.listens:  # what clients see is worked out at the end, as in any open loop
             self._told = Delivery(front.token_seconds, front.output_work)
         seldom = resolved.engine.scheduler.poll_interval > 1
-        self.engine = simulated(resolved, stretch, CountingExecutor if self._counts or seldom else SimExecutor)
+        self.engine = simulated(resolved, stretch, CountingExecutor if self._counts or seldom else SimExecutor, engine)
         if self.engine.held_back:
             self.delivery = self._told = Delivery(front.token_seconds, 0.0)
             self._counts = False
@@ -268,7 +320,7 @@ class Member(Replica):
         self.now = self._looked = 0.0
         self._hopeless: deque[float] = deque()  # when requests come that the engine will refuse as soon as it looks
         self._event: simpy.Event | None = None  # what its process waits for, until when, and of which kind that is
-        self._until, self._kind = NEVER, _LOOK
+        self._until, self._kind = NEVER, LOOK
 
     def mail(self, request: Request, sent: float, now: float) -> None:
         """A request was routed here."""
@@ -276,10 +328,18 @@ class Member(Replica):
         hopeless = never_fits(self.engine, request)
         if hopeless:
             self._hopeless.append(at)
+        self._heed(at, hopeless is not None)
+
+    def _heed(self, at: float, heed: bool) -> None:
+        """Something happens at `at`: the process need wait no longer than that, or until the step in which it falls has ended.
+
+        Args:
+            heed: also where an arrival could not change the next plan.
+        """
         if self._event is None:
             return
-        if self._kind == _LAND:
-            cut(self.engine, at, heed=hopeless)
+        if self._kind == LAND:
+            cut(self.engine, at, heed=heed)
             at = next_end(self.engine)
         if at < self._until:
             self._until = at
@@ -295,7 +355,8 @@ class Member(Replica):
     def queues(self, now: float) -> tuple[int, int]:
         """Running, and waiting with those that the engine has not looked at yet."""
         state = self.engine.state
-        return len(state.running), len(state.waiting) + len(state.swapped) + self.driver.arrived(now)
+        waiting = len(state.waiting) + len(state.swapped) + len(state.expected)
+        return len(state.running), waiting + self.driver.arrived(now)
 
     def _finished(self, row: int, now: float) -> None:
         self.cluster.returned(row, self._told.time(now), now, self.cluster.source.finished, self.number)
@@ -306,7 +367,7 @@ class Member(Replica):
             self.cluster.returned(row, at, self._looked, self.cluster.source.refused, self.number)
 
     def _order(self, kind: int) -> int:
-        return kind * (len(self.cluster.loads) + 1) + self.number
+        return kind * self.cluster.order + self.number
 
     def _wait(self, until: float, kind: int) -> Generator[simpy.Event, None, float]:
         """Wait, unless nothing happens before; until when in the end."""
@@ -324,10 +385,10 @@ class Member(Replica):
         depth = engine.config.depth
         looks = Looks(engine)
         now = 0.0
-        yield clock.at(now, self._order(_LOOK))
+        yield clock.at(now, self._order(LOOK))
         while True:
             if clock.peek() <= now:  # what ends or is sent at this very time comes first
-                yield from self._wait(now, _LOOK)
+                yield from self._wait(now, LOOK)
             self._looked = now
             coming = inbox.next_time()
             if coming <= now and looks.due:
@@ -339,7 +400,7 @@ class Member(Replica):
             if engine.in_flight:
                 if self._hopeless:
                     self._heed_hopeless(now)
-                yield from self._wait(next_end(engine), _LAND)
+                yield from self._wait(next_end(engine), LAND)
                 outcome = engine.collect()
                 if self._counts:
                     self._told.steps(outcome.ends, engine.executor.rows)
@@ -356,5 +417,5 @@ class Member(Replica):
                 continue
             if not engine.state.idle and engine.wake_at is None and self._refuse_stuck(now):
                 continue
-            now = yield from self._wait(min(inbox.next_time(), engine.wake_at or NEVER), _LOOK)
+            now = yield from self._wait(min(inbox.next_time(), engine.wake_at or NEVER), LOOK)
             engine.recorder.sample(now, engine.state)

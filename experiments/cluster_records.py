@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """Of the load what one replica saw: times of its own rows, NaN elsewhere."""
 
     due: np.ndarray
     sent: np.ndarray
     queued: np.ndarray
+
+
+def seen_of(own: np.ndarray, *times: np.ndarray) -> Seen:
+    """What a replica saw that had the rows in the mask, of when they were due, sent and queued."""
+    return Seen(*(np.where(own, each, np.nan) for each in times))
 
 
 def assemble(
@@ -37,13 +42,13 @@ def assemble(
     parts = []
     for replica in cluster.replicas:
         own = cluster.place == replica.number
-        seen = _Seen(*(np.where(own, times, np.nan) for times in (cluster.source.due, cluster.sent, cluster.queued)))
+        seen = seen_of(own, cluster.source.due, cluster.sent, cluster.queued)
         ledger = Ledger(replica.refused, replica.delivery, end, True)
         parts.append(collect(replica.engine, seen, traffic, ledger))
     requests = _merged(cluster, [part[0] for part in parts])
     if not complete:
         requests = rows_only(requests, np.isfinite(requests.sent) & (requests.sent <= end))
-    tokens, timeline = _joined([part[1] for part in parts]), _summed([part[2] for part in parts])
+    tokens, timeline = joined([part[1] for part in parts]), summed([part[2] for part in parts])
     engines = [replica.engine for replica in cluster.replicas]
     out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
     last = max(out, *(replica.delivery.time(end) for replica in cluster.replicas))
@@ -65,16 +70,20 @@ def assemble(
 
 
 def _merged(cluster: Cluster, parts: list[Requests]) -> Requests:
-    """Every row as its own replica has it; one that was never routed as any has it."""
-    place = np.maximum(cluster.place, 0)
+    return Requests(**stacked(parts, cluster.place), replica=cluster.place.copy())
+
+
+def stacked(parts: list[Requests], place: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of every row as its own replica has it; of one that was never routed as any has it."""
+    place = np.maximum(place, 0)
     columns = {}
     for name in Requests.__slots__:
-        if name != "replica":
+        if getattr(parts[0], name) is not None:
             columns[name] = np.stack([getattr(part, name) for part in parts])[place, np.arange(len(place))]
-    return Requests(**columns, replica=cluster.place.copy())
+    return columns
 
 
-def _joined(parts: list[TokenTimes]) -> TokenTimes:
+def joined(parts: list[TokenTimes]) -> TokenTimes:
     """All segments; the decode steps of one replica after those of another."""
     offset = np.cumsum([0, *(len(part.step_ends) for part in parts[:-1])])
     return TokenTimes(
@@ -86,7 +95,7 @@ def _joined(parts: list[TokenTimes]) -> TokenTimes:
     )
 
 
-def _summed(parts: list[Timeline]) -> Timeline:
+def summed(parts: list[Timeline]) -> Timeline:
     """The sum over replicas; of `busy` the mean."""
     columns = {
         each.name: np.sum([getattr(part, each.name) for part in parts], axis=0)

@@ -40,8 +40,8 @@ def collect(
     engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledger
 ) -> tuple[Requests, TokenTimes, Timeline]:
     """All columns of a run."""
-    tokens = _tokens(engine)
-    requests = _requests(engine, driver, traffic, ledger, tokens)
+    tokens = tokens_of(engine)
+    requests = requests_of(engine, driver, traffic, ledger, tokens)
     timeline = build_timeline(engine, requests, tokens, ledger.end)
     ledger.delivery.apply(tokens, requests.first_token, requests.finish)
     if not ledger.complete:
@@ -49,7 +49,7 @@ def collect(
     return requests, tokens, timeline
 
 
-def _tokens(engine: Engine) -> TokenTimes:
+def tokens_of(engine: Engine) -> TokenTimes:
     """Token times at the engine. A stay after a swap has no token of its own at its start: its first step gives it one."""
     recorder = engine.recorder
     columns = recorder.segments.array()
@@ -81,7 +81,8 @@ def _delivered_at_once(engine: Engine, row: np.ndarray, ticks: np.ndarray) -> To
     return TokenTimes(row, start, offset[batch] if len(batches) else row, ticks, np.repeat(batches, longest))
 
 
-def _requests(engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledger, tokens: TokenTimes) -> Requests:
+def requests_of(engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledger, tokens: TokenTimes) -> Requests:
+    """Columns of every row of the traffic, as one engine has it; first tokens and finishes are at the engine."""
     size = len(traffic)
     left = engine.recorder.departures.array()
     row = left["row"].astype(np.int64)

@@ -22,6 +22,7 @@ from workloads.traffic import Traffic
 
 if TYPE_CHECKING:
     from backends.torch.memory import Device
+    from experiments.pools import Pools
     from experiments.real import Progress, RealBackend
     from experiments.remote import RemoteBackend
     from sim.cost.base import CostModel
@@ -39,6 +40,8 @@ class Resolved:
         engine, model, gpu, budget, cost: what it means; on a real backend there is no GPU of the table and no cost, and of a
             remote server none of them is known.
         real: the model that runs here; None elsewhere.   remote: the server that is asked; None elsewhere.
+        pools: engines for prompts and engines for answers, where they are apart; `engine`, `budget` and `cost` are then those of
+            a decode engine. None elsewhere.
         config: nested dict of {"value", "source"} leaves, for people and for `run.json`: what has an effect.
         info: facts that metrics need; see `reports.run_data.RunData.info`.
         warnings: sentences for the user.
@@ -55,6 +58,7 @@ class Resolved:
     warnings: list[str] = field(default_factory=list)
     real: RealBackend | None = None
     remote: RemoteBackend | None = None
+    pools: Pools | None = None
     _traffic: Traffic | None = None
 
     @property
@@ -79,6 +83,10 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
     """
     from sim.cost import build_cost
 
+    if workload.cluster.apart:
+        from experiments.pools import resolve_pools
+
+        return resolve_pools(workload)
     if workload.backend.name == REMOTE:
         from experiments.remote import resolve_remote
 
@@ -134,7 +142,9 @@ def _ranks(draft: Draft, model: ModelSpec) -> None:
         draft.refuse("parallel.data", "ranks of pipeline stages are not simulated", "write pipeline: 1, or data: 1")
     if not draft.user("parallel.expert"):
         draft.values["parallel.expert"], draft.sources["parallel.expert"] = ranks * draft["parallel.tensor"], DERIVED
-    if draft["preset"].startswith("sglang"):  # both of its arguments are of all ranks (server_args.py, enable_dp_attention)
+    if draft["preset"].startswith(
+        "sglang"
+    ):  # both of its arguments are of all ranks (server_args.py, enable_dp_attention)
         for key in _BY_GPU:
             if not draft.user(key):
                 draft.values[key], draft.sources[key] = max(draft[key] // ranks, 1), DERIVED
@@ -190,9 +200,7 @@ def _resolve_real(workload: Workload, progress: Progress | None) -> Resolved:
     config, info = _config(workload, draft, budget), _info(workload, engine, model, budget)
     info["gpu"] = prepared.described.name
     warnings = [*draft.notices, *prepared.notices, *_oracles(engine), *_windows(model, engine)]
-    return Resolved(
-        workload, engine, model, None, budget, None, config, info, warnings, real=backend, _traffic=traffic
-    )
+    return Resolved(workload, engine, model, None, budget, None, config, info, warnings, real=backend, _traffic=traffic)
 
 
 def _unread(workload: Workload) -> list[str]:

@@ -56,6 +56,10 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
         from experiments.remote_run import run_remote
 
         return run_remote(resolved, progress)
+    if resolved.workload.cluster.apart:
+        from experiments.apart import run_apart
+
+        return run_apart(resolved, stretch=stretch, progress=progress)
     if resolved.workload.cluster.replicas > 1:
         from experiments.cluster import run_cluster
 
@@ -266,7 +270,9 @@ def without_collecting(loop: Callable[[], bool]) -> bool:
             gc.enable()
 
 
-def simulated(resolved: Resolved, stretch: bool, executor: type[SimExecutor]) -> Engine:
+def simulated(
+    resolved: Resolved, stretch: bool, executor: type[SimExecutor], engine: type[Engine] = Engine
+) -> Engine:  # fmt: skip
     """The engine of a workload in virtual time."""
     budget = resolved.budget
     host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
@@ -274,6 +280,7 @@ def simulated(resolved: Resolved, stretch: bool, executor: type[SimExecutor]) ->
         resolved.engine, executor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
         max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch, state_tokens=budget.state_tokens,
         kept_states=budget.kept_states,
+        engine=engine,
     )  # fmt: skip
 
 

@@ -192,6 +192,9 @@ def check_backend(workload: Workload, speed: float) -> None:
         raise workload.error(
             "backend.name", f"backend {name} has no engine of ours to serve", "use sim, torch or triton"
         )
+    if workload.cluster.apart:
+        message = "one engine is served here, and cluster.prefill and cluster.decode are several"
+        raise workload.error("cluster.prefill", message, "remove cluster, or add --set cluster=null")
     if speed != 1.0 and name in REAL:
         hint = "leave --speed out"
         raise InputError(f"backend {name} runs at its own speed", place=Place(file="--speed"), hint=hint)

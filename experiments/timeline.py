@@ -60,7 +60,7 @@ def client_timeline(requests: Requests, tokens: TokenTimes, until: np.ndarray, e
         "steps", "prefill_tokens", "decode_tokens", "refused", "preemptions", "cached_tokens",
     )}  # fmt: skip
     return Timeline(
-        width=width, time=edges[:-1], running=_level([(requests.sent[sent], 1.0), (over, -1.0)], edges), **unseen, **nothing,
+        width=width, time=edges[:-1], running=level_of([(requests.sent[sent], 1.0), (over, -1.0)], edges), **unseen, **nothing,
         output_tokens=_token_counts(tokens, edges), arrivals=_count(requests.sent, edges),
         finished=_count(requests.finish, edges),
     )  # fmt: skip
@@ -146,7 +146,7 @@ def _queues(engine: Engine, requests: Requests, edges: np.ndarray) -> tuple[np.n
     gone = _gone(engine, requests, left)
     running = [(admitted, 1.0), (gone, -1.0), (changes["time"], changes["running"])]
     waiting = [(queued, 1.0), (admitted, -1.0), (changes["time"], changes["waiting"])]
-    return _level(running, edges), _level(waiting, edges)
+    return level_of(running, edges), level_of(waiting, edges)
 
 
 def _gone(engine: Engine, requests: Requests, left: dict[str, np.ndarray]) -> np.ndarray:
@@ -159,7 +159,7 @@ def _gone(engine: Engine, requests: Requests, left: dict[str, np.ndarray]) -> np
     return last[np.isfinite(last) & np.isfinite(requests.admitted)]
 
 
-def _level(events: list[tuple[np.ndarray, float | np.ndarray]], edges: np.ndarray) -> np.ndarray:
+def level_of(events: list[tuple[np.ndarray, float | np.ndarray]], edges: np.ndarray) -> np.ndarray:
     """Time-weighted mean, in each bucket, of a count that events raise and lower."""
     times = np.concatenate([np.asarray(t, np.float64) for t, _ in events] or [np.zeros(0)])
     steps = np.concatenate([np.broadcast_to(np.asarray(s, np.float64), np.shape(t)) for t, s in events])

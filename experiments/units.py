@@ -19,6 +19,8 @@ BYTES = {
     **{f"{prefix}iB": 1024 ** (power + 1) for power, prefix in enumerate(("K", "M", "G", "T"))},
 }
 
+BITS = {f"{prefix}bit": 1000**power / 8 for prefix, power in (("M", 2), ("G", 3), ("T", 4))}
+
 # How an ambiguous or sloppy unit is answered.
 _DURATION_HINTS = {
     "m": "min for minutes, ms for milliseconds",
@@ -59,6 +61,22 @@ def parse_bytes(value: object) -> int:
     hints = {unit: f"{_canonical(unit)}" for unit in [part[2]] if _canonical(unit)}
     size = float(part[1]) * _factor(part[1], part[2], BYTES, hints, "40GB or 40GiB")
     return round(_finite(size, value))
+
+
+def parse_bandwidth(value: object) -> float:
+    """Bytes a second of a bandwidth such as `50GB/s` or `400Gbit/s`."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"expected a bandwidth such as 50GB/s or 400Gbit/s, got {_shown(value)}")
+    if not isinstance(value, str):
+        raise ValueError(f"expected a bandwidth with its unit, got the bare number {value!r}; write {value}GB/s")
+    size, slash, rest = (part.strip() for part in value.partition("/"))
+    part = _PART.fullmatch(size)
+    if not slash or rest != "s" or part is None:
+        raise ValueError(f"expected a bandwidth such as 50GB/s or 400Gbit/s, got {_shown(value)}")
+    hints = {
+        unit: f"{unit[:-1]}Bit for bits, {unit[:-1]}B for bytes".replace("Bit", "bit") for unit in ("Gb", "Mb", "Tb")
+    }
+    return _finite(float(part[1]) * _factor(part[1], part[2], {**BYTES, **BITS}, hints, "50GB/s or 400Gbit/s"), value)
 
 
 def parse_milliseconds(value: object) -> float:

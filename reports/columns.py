@@ -48,8 +48,9 @@ REQUESTS = Table(
     | dict.fromkeys(("input_tokens", "max_tokens", "output_tokens", "target_tokens"), _INT)
     | dict.fromkeys(("cached_tokens", "recomputed_tokens", "preemptions"), _INT)
     | dict.fromkeys(("status", "reason"), _TEXT)
-    | {"replica": _INT},
-    optional=("replica",),
+    | dict.fromkeys(("replica", "decode_replica", "moved_tokens"), _INT)
+    | dict.fromkeys(("prefilled", "handed", "reserved", "moving", "received"), _FLOAT),
+    optional=("replica", "decode_replica", "moved_tokens", "prefilled", "handed", "reserved", "moving", "received"),
 )
 TOKENS = Table("tokens.parquet", {"request": _INT, "start": _FLOAT, "first_step": _INT, "steps": _INT})
 STEPS = Table("steps.parquet", {"step_ends": _FLOAT})

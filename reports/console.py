@@ -16,6 +16,7 @@ from rich.text import Text
 from reports.client_facts import client_rows
 from reports.gate import GateResult
 from reports.metrics import notices
+from reports.pools import pool_rows
 from reports.run_data import RunData
 from reports.uncertainty import interval_of, told
 from reports.wording import alike, between, clean, encodable, number, seconds, setting, share, simulator_speed
@@ -123,6 +124,8 @@ def _sections(data: RunData, s: dict) -> Iterable[list[tuple]]:
     yield _engine(s)
     if s.get("replicas"):
         yield _replicas(s)
+    if s.get("pools"):
+        yield pool_rows(s)
     if data.host.get("client"):
         yield client_rows(data.host["client"])
 

@@ -21,6 +21,7 @@ from reports.buckets import bucket_widths
 from reports.concurrency import InFlight
 from reports.kv_use import kv_use
 from reports.percentiles import PERCENTILES, Distribution, needed, statistics
+from reports.pools import pool_figures
 from reports.replicas import replica_figures
 from reports.run_data import CANCELLED, FAILED, FINISHED, REFUSED, UNFINISHED, Requests, RunData
 from reports.saturation import saturation
@@ -49,7 +50,8 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     Returns:
         A flat dict of figures by name, ordered for reading; `refused_reasons`, `cancelled_reasons`, `failed_reasons`,
         `latency_counts`, `interval`, `intervals`, `littles_law` and `saturation` are dicts of their own; with several replicas
-        there are `imbalance` and a list `replicas` (see `reports.replicas`).
+        there are `imbalance` and a list `replicas` (see `reports.replicas`), with prefill apart from decode `pools` and more (see
+        `reports.pools`).
     """
     r = data.requests
     done = r.status == FINISHED
@@ -72,6 +74,7 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     summary |= _engine(data)
     summary |= kv_use(data)
     summary |= replica_figures(data)
+    summary |= pool_figures(data)
     if not timed:
         summary |= dict.fromkeys(_OF_SENDING) | data.info.get("reported", {})
     summary["latency_counts"] = {name: d.count for name, d in found.items()}
@@ -98,7 +101,7 @@ def distributions(data: RunData) -> dict[str, Distribution]:
         "e2el": (r.finish - r.sent)[done],
         "front_end": (r.queued - r.sent)[done],
         "queue": (r.admitted - r.queued)[done],
-        "prefill": (r.first_token - r.admitted)[done],
+        "prefill": ((r.first_token if r.prefilled is None else r.prefilled) - r.admitted)[done],
         "e2el_from_schedule": (r.finish - r.scheduled)[done],
         "send_lag": r.sent - r.scheduled,
     }

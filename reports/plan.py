@@ -32,7 +32,7 @@ _SUBJECTS = (
     "cluster.router", "load.mode", "traffic.trace.path",
 )  # fmt: skip
 _KINDS = ("distribution", "process")  # the same inside a group such as `arrivals`
-_SECONDS = ("start", "duration", "batch_wait")
+_SECONDS = ("start", "duration", "batch_wait", "latency")
 _TITLES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2e_ms": "E2E"}
 # told also where it was left at its default
 _DECIDING = ("cluster.router", "engine.kv.slab", "load.mode", "traffic.max_tokens")
@@ -65,9 +65,12 @@ def print_plan(info: dict, config: dict, console: Console, without: Iterable[str
             continue
         if not parts and label == "cluster":
             continue
-        if label == "parallel":
+        if label == "parallel" and "pools" not in info:
             parts.append(Text(_gpus((info.get("gpus") or 1) // info.get("replicas", 1))))
-        if label == "cluster" and info.get("replicas"):
+        if label == "parallel" and "pools" in info:
+            for name, pool in info["pools"].items():
+                parts.append(Text(f"{_gpus(pool['gpus'] // pool['replicas'])} an engine for {name}"))
+        if label == "cluster" and (info.get("replicas") or "pools" in info):
             parts.append(Text(f"{_gpus(info.get('gpus'))} in all"))
         if label == "kv cache" and info.get("kv_pool_tokens"):
             parts.append(Text(_pool(info)))
@@ -120,6 +123,8 @@ def _group(name: str, members: list[tuple[str, str, str]], values: dict) -> str:
 def _value(name: str, value: object) -> str:
     if name in _SECONDS and isinstance(value, int | float):
         return seconds(value)
+    if name == "bandwidth" and isinstance(value, int | float):
+        return f"{size(value)}/s"
     return setting(value, 60) + (" ms" if name in _TITLES else "")
 
 
@@ -130,6 +135,8 @@ def _gpus(count: int | None) -> str:
 def _pool(info: dict) -> str:
     tokens, each = info["kv_pool_tokens"], info.get("kv_bytes_per_token")
     where = f" in {info['replicas']} replicas" if info.get("replicas") else ""
+    if "pools" in info:
+        where = " (" + ", ".join(f"{name} {pool['kv_pool_tokens']:,}" for name, pool in info["pools"].items()) + ")"
     return f"{tokens:,} tokens{where}" + (f" ({size(tokens * each)})" if each else "")
 
 

@@ -37,7 +37,12 @@ class Requests:
         preemptions: int64.
         status: object array of STATUSES.
         reason: object array, why it was refused, failed or cancelled; "" otherwise.
-        replica: int64, which of several replicas had it, from 0, -1 for none; None where there is one engine.
+        replica: int64, which of several replicas had it, from 0, -1 for none; None where there is one engine. With prefill apart
+            from decode, which prefill engine; and then, None elsewhere:
+        decode_replica: int64, which decode engine, -1 for none.
+        prefilled: float64, when its prompt was computed, at the engine.   handed: when it was in the queue of the decode engine.
+        reserved: when memory was set aside there.   moving: when its KV was ready to go.   received: when all of it was there.
+        moved_tokens: int64, tokens whose KV was sent.
     """
 
     request: np.ndarray
@@ -60,6 +65,13 @@ class Requests:
     status: np.ndarray
     reason: np.ndarray
     replica: np.ndarray | None = None
+    decode_replica: np.ndarray | None = None
+    moved_tokens: np.ndarray | None = None
+    prefilled: np.ndarray | None = None
+    handed: np.ndarray | None = None
+    reserved: np.ndarray | None = None
+    moving: np.ndarray | None = None
+    received: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.request)

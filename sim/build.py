@@ -71,7 +71,7 @@ def _contiguous(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Seq
 
 def make_engine(
     config: EngineConfig, executor: Executor, *, capacity: int, max_len: int, host_tokens: int = 0,
-    stretch: bool = True, state_tokens: int = 0, kept_states: int = 0,
+    stretch: bool = True, state_tokens: int = 0, kept_states: int = 0, engine: type[Engine] = Engine,
 ) -> Engine:  # fmt: skip
     """An engine of the parts that `config` names.
 
@@ -81,6 +81,7 @@ def make_engine(
         host_tokens: tokens of KV that fit in host memory.
         stretch: take equal decode steps at once.
         state_tokens, kept_states: as `make_allocator` takes them.
+        engine: what is made, such as `sim.engine.handover.PrefillEngine`.
 
     Raises:
         InputError: an unknown name, or parts that cannot work together.
@@ -98,7 +99,7 @@ def make_engine(
         raise InputError("policy `shortest-job` needs to know answers beforehand", hint="it exists in simulation only")
     allocator = make_allocator(config.kv, capacity, max_len, oracle, state_tokens, kept_states)
     make_scheduler = find("scheduler", scheduler_config.name, SCHEDULERS, "twinserve.schedulers")
-    return Engine(
+    return engine(
         config,
         scheduler=make_scheduler(scheduler_config),
         gate=make_gate(scheduler_config),

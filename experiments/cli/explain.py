@@ -12,6 +12,7 @@ from experiments.cli import options
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from experiments.resolve import Resolved
     from sim.cost.base import OperatorCost, StepShape
 
 GIB = 1 << 30
@@ -49,23 +50,15 @@ def explain(
             "backend.name", f"steps on backend {workload.backend.name} have no price", "add --backend sim --gpu NAME"
         )
     resolved = runner.resolve(workload)
-    steps = [(shape, resolved.cost.step_seconds(shape), resolved.cost.explain(shape)) for shape in shapes]
+    parts = _parts(resolved, shapes, decode is None and prefill is None)
     if json:
         from experiments.cli.run import print_json
 
         print_json(
             {
                 "config": resolved.config,
-                "memory": asdict(resolved.budget) if resolved.budget else None,
-                "steps": [
-                    {
-                        "shape": shape._asdict(),
-                        "seconds": seconds,
-                        "uncertainty": _uncertainty(resolved.cost, shape),
-                        "operators": [asdict(cost) for cost in costs],
-                    }
-                    for shape, seconds, costs in steps
-                ],
+                **(_plain(*parts[0][1:]) if len(parts) == 1 else {name: _plain(*each) for name, *each in parts}),
+                **({"transfer": asdict(resolved.pools.path)} if resolved.pools else {}),
                 "uncertainty": getattr(resolved.cost, "uncertainty", {}),
                 "provenance": list(getattr(resolved.cost, "provenance", ())),
                 "warnings": resolved.warnings,
@@ -78,10 +71,16 @@ def explain(
 
     console = stdout()
     _settings(console, resolved.config)
-    _memory(console, resolved.budget)
     sources: dict[str, int] = {}
-    for shape, seconds, costs in steps:
-        _step(console, shape, seconds, costs, sources, _uncertainty(resolved.cost, shape))
+    for name, part, steps in parts:
+        if name:
+            console.print(f"\n[bold]an engine for {name}[/]")
+        _memory(console, part.budget)
+        for shape in steps:
+            cost = part.cost
+            _step(console, shape, cost.step_seconds(shape), cost.explain(shape), sources, _uncertainty(cost, shape))
+    if resolved.pools:
+        _transfer(console, resolved.pools.path)
     _front_end(console, resolved.cost, sources)
     _device(console, resolved.gpu, sources)
     console.print("\nwhere the figures are from")
@@ -103,6 +102,39 @@ def _shapes(decode: int | None, context: int, prefill: int | None) -> list[StepS
         raise InputError("a step needs --decode or --prefill")
     chunks = ((tokens, 0),) if tokens else ()
     return [StepShape(rows, rows * context, chunks, sampled=rows + len(chunks))]
+
+
+def _parts(resolved: Resolved, shapes: list[StepShape], usual: bool) -> list[tuple[str, Resolved, list[StepShape]]]:
+    """(name, engine, steps to show) of every kind of engine; of two kinds each has its `usual` step, or those asked for."""
+    pools = resolved.pools
+    if pools is None:
+        return [("", resolved, shapes)]
+    own = {"prefill": shapes[:1], "decode": shapes[1:]} if usual else dict.fromkeys(("prefill", "decode"), shapes)
+    return [(name, getattr(pools, name), steps) for name, steps in own.items()]
+
+
+def _plain(part: Resolved, shapes: list[StepShape]) -> dict[str, Any]:
+    """Memory of an engine and what its steps cost, for machines."""
+    cost = part.cost
+    steps = [
+        {
+            "shape": shape._asdict(),
+            "seconds": cost.step_seconds(shape),
+            "uncertainty": _uncertainty(cost, shape),
+            "operators": [asdict(each) for each in cost.explain(shape)],
+        }
+        for shape in shapes
+    ]
+    return {"memory": asdict(part.budget) if part.budget else None, "steps": steps}
+
+
+def _transfer(console: Console, path: Any) -> None:
+    """How long KV takes from one engine to another."""
+    size = _PROMPT * path.bytes_per_token
+    console.print(
+        f"\nKV of {_PROMPT:,} tokens from prefill to decode: {size / 1e6:,.1f} MB, {path.seconds(_PROMPT) * 1e3:.3f} ms at "
+        f"{path.rate / 1e9:,.1f} GB/s, on links that nobody else uses"
+    )
 
 
 def _settings(console: Console, config: dict) -> None:

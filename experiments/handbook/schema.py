@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from experiments.handbook.attributes import attributes_of
 from experiments.handbook.markdown import cell, table
-from experiments.schema import Workload
+from experiments.schema import EngineSection, Workload
 from experiments.schema.base import Section
 
 _NAMES = {
@@ -19,6 +19,7 @@ _NAMES = {
     "engine.kv.dtype": "bench list quantizations", "engine.quantization": "bench list quantizations",
     "backend.name": "bench list backends", "backend.gpu": "bench list gpus", "model": "bench list models",
     "traffic.trace.format": "bench list traces", "cluster.router": "bench list routers",
+    "cluster.prefill.router": "bench list routers", "cluster.decode.router": "bench list routers",
 }  # fmt: skip
 _TOP = {
     "name": "of the run, in reports",
@@ -30,6 +31,7 @@ _UNITS = {
     "parse_duration": "duration, such as `500ms`, `10s`, `5min`",
     "parse_milliseconds": "duration in ms, or with a unit",
     "parse_gibibytes": "size in GiB, or with a unit",
+    "parse_bandwidth": "bandwidth, such as `40GB/s`, `400Gbit/s`",
 }
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "mapping", list: "list"}
 
@@ -52,11 +54,13 @@ def _walk(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:
     meanings = _meanings(section, ".".join(path))
     for name, info in section.model_fields.items():
         here = (*path, name)
-        inner = section_of(info.annotation)
+        inner, dotted = section_of(info.annotation), ".".join(here)
+        if inner is EngineSection and path:  # told once, where all engines have it
+            yield Key(dotted, "what may stand in `engine`", "", meanings.get(name, ""))
+            continue
         if inner is not None:
             yield from _walk(inner, here)
             continue
-        dotted = ".".join(here)
         bounds = [item for item in info.metadata if not callable(item)]
         value = (
             f"a name (`{_NAMES[dotted]}`)" if dotted in _NAMES else _value(info.annotation, [*bounds, *info.metadata])

@@ -145,7 +145,11 @@ def _workload(model: str, traffic: str, gpu: GPUSpec, settings: Sequence[str], s
         if override.path[0] in ("model", "sweep"):
             raise InputError(f"a plan chooses {override.path[0]} itself", place=override.place)
     if Path(traffic).suffix.lower() in WORDS:
-        return load_workload(traffic, fixed)
+        workload = load_workload(traffic, fixed)
+        if workload.cluster.apart:
+            message = "a plan looks for engines that compute prompts and answers; these apart are for `bench run` and its sweeps"
+            raise workload.error("cluster.prefill", message, "add --set cluster=null")
+        return workload
     return build_workload(Source(_for_trace(traffic), "--traffic", tuple(fixed)))
 
 

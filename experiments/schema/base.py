@@ -87,4 +87,5 @@ def _not_blank(text: str) -> str:
 Text = Annotated[str, AfterValidator(_not_blank)]
 Seconds = Annotated[float, BeforeValidator(units.parse_duration)]
 Milliseconds = Annotated[float, BeforeValidator(units.parse_milliseconds)]
+Bandwidth = Annotated[float, BeforeValidator(units.parse_bandwidth)]
 Gibibytes = Annotated[float, BeforeValidator(units.parse_gibibytes)]

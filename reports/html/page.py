@@ -14,6 +14,7 @@ from reports.html.template import render
 from reports.html.timeline_figures import timeline_figures
 from reports.kv_use import KINDS
 from reports.metrics import distributions, notices
+from reports.pools import pool_rows
 from reports.run_data import RunData
 from reports.uncertainty import interval_of, told
 from reports.wording import alike, between, clean, number, seconds, setting, share, simulator_speed, size
@@ -81,6 +82,7 @@ def render_report(data: RunData, summary: dict) -> str:
         imbalance=summary.get("imbalance"),
         replica_columns=[title for title, _, _ in REPLICA_COLUMNS],
         replica_rows=[[show(each[key]) for _, key, show in REPLICA_COLUMNS] for each in summary.get("replicas", ())],
+        pool_rows=pool_rows(summary) if summary.get("pools") else [],
         outcomes=_outcomes(summary),
         config=[(key, setting(value), source) for key, value, source in leaves(data.config)],
         sources=SOURCES,
@@ -174,6 +176,8 @@ def _ttft_parts(s: dict) -> list[tuple[str, str, float]]:
     """(name, milliseconds, per cent of TTFT) of what a mean TTFT is spent on; empty where unknown."""
     parts = [(label, s[f"mean_{key}_ms"]) for key, label in
              (("front_end", "front end"), ("queue", "queue"), ("prefill", "prefill"))]  # fmt: skip
+    if s.get("pools") and s["mean_ttft_ms"] is not None and None not in [value for _, value in parts]:
+        parts.append(("on to a decode engine", s["mean_ttft_ms"] - sum(value for _, value in parts)))
     if any(value is None for _, value in parts):
         return []
     total = sum(max(value, 0.0) for _, value in parts)

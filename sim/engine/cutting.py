@@ -6,6 +6,7 @@ came; when something does, the stretch is cut to what it would have been.
 
 from __future__ import annotations
 
+from sim.engine import refusals
 from sim.engine.engine import Engine
 from sim.engine.sequence import Sequence
 from workloads.traffic import Request
@@ -32,16 +33,16 @@ def cut(engine: Engine, until: float, *, heed: bool = False) -> None:
             engine._advance(plan, 1)
 
 
-def never_fits(engine: Engine, request: Request) -> bool:
-    """Whether `Engine.submit` will refuse a request, now or later."""
+def never_fits(engine: Engine, request: Request) -> str | None:
+    """Why `Engine.submit` will refuse a request, now or later; None if it will not."""
     room = engine.max_len - request.input_tokens
     declared = min(request.max_tokens, room)
     if room < 1:
-        return True
+        return refusals.no_room(request.input_tokens, engine.max_len)
     if request.input_tokens + declared <= engine._roomy and request.n == 1 and not engine._slabs:
-        return False
+        return None
     seq = Sequence(request.row, request.prompt, request.input_tokens, declared, 0.0, request.priority)
     engine.executor.start(seq, min(request.output_tokens, declared))
     reason = engine._unfit(seq, request.n)
     engine.executor.forget(seq)
-    return bool(reason)
+    return reason

@@ -93,6 +93,11 @@ class Recorder:
         self._final = 0  # tokens that the running sequences will have in the end
         self._lengths: dict[Sequence, int] = {}  # for that; kept only where slabs reserve memory ahead
 
+    @property
+    def busy(self) -> float:
+        """Seconds for which steps ran."""
+        return self._busy
+
     # --- one sequence
 
     def accepted(self, seq: Sequence, output_tokens: int) -> None:

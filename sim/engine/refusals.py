@@ -21,6 +21,11 @@ def prompt_too_long(tokens: int, budget: int) -> str:
     return f"prompt of {tokens:,} tokens exceeds max_num_batched_tokens {budget:,}, and this scheduler does not cut prompts"
 
 
+def several_samples(count: int) -> str:
+    """Samples are split off where the prompt was computed, and that is elsewhere."""
+    return f"asks for {count} samples of its answer; with prefill apart from decode one is simulated (n: 1)"
+
+
 def too_much(seq: Sequence, samples: int, state: EngineState, reserves: bool) -> str | None:
     """More samples than seats, or more KV than can ever be reserved for it; None if neither."""
     config, allocator = state.config, state.allocator

@@ -34,7 +34,9 @@ class EngineState:
         prefilling: those of them whose known tokens are not all computed, in order of admission.
         cohort: those of them that decode.
         retained: finished sequences whose memory is held until their batch ends (static batching).
-        kept_seats: seats kept for samples that will be split off running sequences.
+        kept_seats: seats kept for samples that will be split off running sequences, and for KV that is on its way here.
+        expected: sequences whose KV another engine has computed, without memory here, in order (`sim.engine.handover`).
+        transit: sequences with memory on the device whose KV is on its way here, or away from here.
         draining: running sequences that reached their declared limit in a plan that has not come back.
         promised: memory that the running sequences would take at their declared limits, in tokens.
         declared: tokens that the running sequences may ever know together, by their declared limits.
@@ -53,6 +55,7 @@ class EngineState:
         "config",
         "declared",
         "draining",
+        "expected",
         "host_free",
         "keeps_totals",
         "kept_for_answers",
@@ -63,6 +66,7 @@ class EngineState:
         "retained",
         "running",
         "swapped",
+        "transit",
         "waiting",
     )  # fmt: skip
 
@@ -84,6 +88,8 @@ class EngineState:
         self.cohort = Cohort(allocator.block_size)
         self.retained: list[Sequence] = []
         self.draining: dict[Sequence, None] = {}
+        self.expected: deque[Sequence] = deque()
+        self.transit: dict[Sequence, None] = {}
         self.keeps_totals = keeps_totals
         self.promised = 0
         self.declared = 0
@@ -119,12 +125,14 @@ class EngineState:
             stored += seq.computed
         for seq in self.draining:
             stored += seq.computed
+        for seq in self.transit:
+            stored += seq.computed
         return stored
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
-        return not (self.running or self.waiting or self.swapped or self.retained)
+        """Whether nothing runs, waits or is on its way."""
+        return not (self.running or self.waiting or self.swapped or self.retained or self.expected or self.transit)
 
     def seat(self, seq: Sequence) -> None:
         """`seq` now holds memory on the device."""
@@ -144,6 +152,21 @@ class EngineState:
         self.blocked = False
         if self.keeps_totals:
             self._total(seq, -1)
+
+    def await_kv(self, seq: Sequence) -> None:
+        """`seq` now holds memory on the device, into which its KV is to come."""
+        self.transit[seq] = None
+        self.kept_seats += 1
+        if self.keeps_totals:
+            self._total(seq, 1)
+
+    def has_kv(self, seq: Sequence) -> None:
+        """The KV of `seq` has come: it runs."""
+        del self.transit[seq]
+        self.kept_seats -= 1
+        if self.keeps_totals:
+            self._total(seq, -1)
+        self.seat(seq)
 
     def _total(self, seq: Sequence, sign: int) -> None:
         if not seq.footprint:

@@ -132,6 +132,7 @@ class Ratio(_Fixed):
             left = sum(min(s.left, LONG_ANSWER) for s in state.cohort.members)
         else:
             left = state.declared - state.cohort.context - sum(s.limit for s in (*new, *state.draining))
+            left -= sum(s._known for s in state.transit)
         allocator = state.allocator
         answers = sum(min(s.left, LONG_ANSWER) * (1 + len(s.siblings)) for s in (*new, seq))
         need = seq.known - hit.tokens + hit.idle + allocator.block_size
@@ -176,7 +177,7 @@ class FuturePeak(_Fixed):
         next arrival or departure.
         """
         members = (state.admissions, len(state.running))
-        if members != self._members or state.prefilling:
+        if members != self._members or state.prefilling or state.transit:
             self._sum_up(state)
             self._members = members
         steps = state.cohort.tick - self._tick
@@ -188,7 +189,7 @@ class FuturePeak(_Fixed):
         return max(before, own, behind)
 
     def _sum_up(self, state: EngineState) -> None:
-        tick, prefilling = state.cohort.tick, state.prefilling
+        tick, prefilling = state.cohort.tick, [*state.prefilling, *state.transit]
         known = [seq._base for seq in state.cohort.members]
         limits = [seq.limit for seq in state.cohort.members]
         rows = len(known)

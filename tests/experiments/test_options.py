@@ -192,6 +192,7 @@ CLOSED = {"load": {"mode": "closed", "concurrency": 4}}
 NODES = {"backend.gpu": "h100-sxm", "engine.parallel.tensor": 4, "backend.gpus_per_node": 1}
 RESERVING = {"engine.preset": "tensorrt-llm", "engine.kv.capacity_tokens": 9000}
 AGENTS = {"traffic.trace": {"path": "agents.jsonl.gz", "limit": 60}, "cluster": {"replicas": 3, "router": "prefix"}}
+APART = {"cluster": {"prefill": {}, "decode": {}}, "engine.scheduler.max_num_seqs": 256}
 OTHERS = {
     "name": Case(("another",)),
     "seed": Case((1, 2), {"traffic.trace.sample": 0.1}),
@@ -213,6 +214,34 @@ OTHERS = {
         AGENTS,
         refused=(({}, {"cache_threshold": 0.5}), (AGENTS, {"threshold": 0.5})),
     ),
+    "cluster.prefill.replicas": Case((2, 3), APART),
+    "cluster.decode.replicas": Case((2, 3), APART),
+    "cluster.prefill.router": Case(("random", "session"), {**APART, "cluster.prefill.replicas": 3}),
+    "cluster.decode.router": Case(("random", "session"), {**APART, "cluster.decode.replicas": 3}),
+    "cluster.prefill.options": Case(
+        ({"cache_threshold": 0.9}, {"balance_abs": 0, "balance_rel": 1.0}),
+        {**AGENTS, "cluster": {"prefill": {"replicas": 3, "router": "prefix"}, "decode": {}}},
+        refused=((APART, {"cache_threshold": 0.5}),),
+    ),
+    "cluster.decode.options": Case(
+        ({"balance_abs": 0, "balance_rel": 1.0},),
+        {**AGENTS, "cluster": {"prefill": {}, "decode": {"replicas": 3, "router": "prefix"}}},
+        refused=((APART, {"cache_threshold": 0.5}),),
+    ),
+    "cluster.transfer.link": Case(("pcie3", "ethernet-100g"), APART, refused=((APART, "pcie9"),)),
+    "cluster.transfer.bandwidth": Case(("1GB/s", "100Gbit/s"), APART, refused=((APART, 3),)),
+    "cluster.transfer.latency": Case(("5ms", "20ms"), APART),
+    "cluster.transfer.protocol": Case(("push",), APART),
+    "cluster.transfer.overlap": Case(
+        ("none", "layers"),
+        {
+            **APART,
+            "cluster.transfer": {"protocol": "push", "bandwidth": "1GB/s"},
+            "engine.scheduler.max_num_batched_tokens": 256,
+        },
+        refused=((APART, "layers"),),
+    ),
+    "cluster.transfer.first_token": Case(("prefill",), APART),
     **{
         f"cost.{key}": Case() for key in ("model", "tables", "calibration", "routing_skew")
     },  # tests in test_cost_section.py
@@ -244,7 +273,8 @@ def whole(changes: dict[str, Any]) -> str:
 
 
 def test_every_other_option_has_an_entry() -> None:
-    ours = [key for key in keys(Workload) if not key.startswith("engine.") and key != "sweep"]
+    engines = ("engine.", "cluster.prefill.engine.", "cluster.decode.engine.")  # the same section three times
+    ours = [key for key in keys(Workload) if not key.startswith(engines) and key != "sweep"]
     assert sorted(ours) == sorted(OTHERS)
 
 
