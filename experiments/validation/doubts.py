@@ -36,6 +36,8 @@ def doubt(cells: Iterable[Cell]) -> None:
             cell.warnings += _gpu(cell)
             if cell.metric.quantity not in ("tpot_ms", "itl_ms"):
                 cell.warnings += _memory(cell)
+            if cell.metric.quantity in ("ttft_ms", "e2e_latency_ms"):
+                cell.warnings += _cold(cell)
             if cell.metric.quantity == "ttft_ms" and cell.point.kind in (CLOSED, OPEN):
                 cell.warnings += _first_token(cell)
 
@@ -47,6 +49,13 @@ def _gpu(cell: Cell) -> list[str]:
     return [
         f"no kernels were measured on {gpu.name}: H100's, scaled by what was reported of AMD cards; older engines by served runs"
     ]
+
+
+def _cold(cell: Cell) -> list[str]:
+    """Whether kernels of experts, which engines compile when they are first called, may have held up the first requests."""
+    if not cell.deployment.mapped.cold or not cell.deployment.model.experts:
+        return []
+    return ["no warm-up went before: the first requests may have waited for kernels to be compiled"]
 
 
 def _memory(cell: Cell) -> list[str]:

@@ -29,6 +29,7 @@ class Mapped:
         stream: tokens of an answer that the front end hands out as one piece.
         front_end: False where requests are timed inside the server.
         speculation: `on` where draft tokens are used, `untold` where they may be, else "".
+        cold: no warm-up went before what was measured, so that kernels that are built at their first use are built in it.
         rules: names of the rules that applied, in order.
     """
 
@@ -45,6 +46,7 @@ class Mapped:
     stream: int = 1
     front_end: bool = True
     speculation: str = ""
+    cold: bool = False
     rules: list[str] = field(default_factory=list)
 
 
@@ -74,6 +76,7 @@ def map_row(row: Row) -> Mapped:
         mapped.stream = rule.get("stream", mapped.stream)
         mapped.front_end = rule.get("front_end", mapped.front_end)
         mapped.speculation = rule.get("speculation", mapped.speculation)
+        mapped.cold = rule.get("cold", mapped.cold)
         if "lengths" in rule:
             mapped.lengths = tuple(rule["lengths"])
     mapped.weights = _mode("weights", row, mapped) if row.weight_dtype or _always(row, mapped) else "auto"

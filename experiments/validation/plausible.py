@@ -55,6 +55,11 @@ def _alone(cell: Cell) -> str:
     if metric.quantity in ("tpot_ms", "itl_ms"):
         least = weights / bandwidth * 1e3
         return _less(f"{row.value:.3g} ms a token", row.value, least, "reading the weights once takes") if load else ""
+    if metric.quantity == "e2e_latency_ms":  # an answer that stopped early, where its nominal length is stated
+        if load is None or load.outputs is None or load.outputs.law != "fixed":
+            return ""
+        least = load.outputs.mean * weights / bandwidth * 1e3
+        return _less(f"{row.value:,.0f} ms", row.value, least, "reading the weights once for every token takes")
     if metric.quantity not in ("output_tokens_per_s", "total_tokens_per_s"):
         return ""
     if not metric.per_gpu and not row.n_gpu:
@@ -74,7 +79,7 @@ def _alone(cell: Cell) -> str:
 
 
 def _less(what: str, value: float, least: float, why: str) -> str:
-    return f"{what}, but {why} {least:.3g}" if value * _MARGIN < least else ""
+    return f"{what}, but {why} {least:,.4g}" if value * _MARGIN < least else ""
 
 
 def _closed_loop(pair: dict[str, Cell]) -> None:

@@ -116,6 +116,16 @@ def test_impossible_figures_are_told(table):
     assert "tensor cores" in found[5]
 
 
+def test_an_answer_that_cannot_have_been_so_long_is_told(table):
+    """4.5 ms a token at least: 100 tokens take more than 0.45 s, or some of them never came."""
+    whole = {"metric": "e2e_latency_ms", "concurrency_or_rate": "batch=1", "osl": "100"}
+    told = doubted(
+        table, {**whole, "value": "300"}, {**whole, "value": "600"}, {**whole, "value": "300", "osl": "mean 100"}
+    )
+    assert [bool(reason) for reason in told] == [True, False, False]
+    assert "reading the weights once for every token" in told[0]
+
+
 def test_a_closed_loop_whose_times_imply_too_much_is_told(table):
     """128 in flight of 4,000 + 100 tokens in 0.1 + 99 x 0.002 s are 1.76 million tokens/s."""
     loop = {
@@ -182,6 +192,22 @@ def test_too_few_points_are_not_fitted(table):
     found = validate(rows, jobs=1, fit=True)
     assert found.fitted == {}
     assert math.isfinite(found.cells[0].log_ratio)
+
+
+def test_first_tokens_without_a_warm_up_are_doubted_where_experts_are_compiled_late(table):
+    from experiments.validation.doubts import _cold
+
+    dump = {"engine": "sglang", "engine_version": "", "gpu": "B200-180GB", "notes": "origin: InferenceX dump",
+            "load_kind": "closed_loop_concurrency", "concurrency_or_rate": "concurrency=4"}  # fmt: skip
+    stage = {"load_kind": "open_loop_rate", "model": "Mixtral-8x7B"}
+    large = {**dump, "model": "DeepSeek-R1"}
+    rows = (
+        {**large, "source_date": "2025-11-10"}, {**large, "source_date": "2026-03-25"},
+        {**dump, "model": "Llama-3-8B", "source_date": "2025-11-10"},
+        {**stage, "notes": "x stage 0"}, {**stage, "notes": "x stage 1"},
+    )  # fmt: skip
+    doubted = [bool(_cold(cell_of(row))) for row in read_table(table(*rows))]
+    assert doubted == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize(("median", "warned"), [(950.0, True), (300.0, False)])
