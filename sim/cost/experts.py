@@ -155,10 +155,14 @@ class GroupedGemm:
         """(experts touched, rows computed here, seconds of arithmetic, seconds of streaming rows)."""
         touched, tokens = self.touched(m), m * self._factor
         rows = tokens * self.routing.share
+        return touched, rows, *self._work_of(touched, rows, tokens)
+
+    def _work_of(self, touched: float, rows: float, tokens: float) -> tuple[float, float]:
+        """(seconds of arithmetic, seconds of streaming rows) of `rows` rows of `tokens` tokens."""
         # Kernels take narrower tiles where experts have few rows, so what is filled up is not much more than what is there.
         pad = min(self._pad, _NARROWEST + rows / touched) if touched else 0.0
         streamed = rows + self._passing * max(tokens * self.routing.chosen - rows, 0.0)
-        return touched, rows, (rows + pad * touched) * self._compute, streamed * self._stream
+        return (rows + pad * touched) * self._compute, streamed * self._stream
 
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
@@ -166,6 +170,12 @@ class GroupedGemm:
         memory = touched * self._touch
         own = (compute**self._norm + memory**self._norm) ** self._inverse + self._launch + stream
         return own if self.most is None else min(own, self.most.seconds(m))
+
+    def seconds_of(self, touched: float, rows: float, tokens: float) -> float:
+        """Duration where it is known that `touched` experts of this GPU have `rows` rows of `tokens` tokens."""
+        compute, stream = self._work_of(touched, rows, tokens)
+        memory = touched * self._touch
+        return (compute**self._norm + memory**self._norm) ** self._inverse + self._launch + stream
 
     def work(self, m: float) -> Work:
         """Operations of the chosen experts; bytes of those touched and of the rows that pass through."""

@@ -19,6 +19,7 @@ from sim.cost.operators import (
     LatentAttention,
     PrefillAttention,
 )
+from sim.cost.routing import drawn
 from sim.cost.timings import Timing
 from sim.hardware.gpu import GPUSpec
 
@@ -161,7 +162,10 @@ def _moe(timing: Timing, section: Any, gpu: GPUSpec, _: Any) -> float:
         up=2 * width, down=width, expert_bytes=WEIGHT_BYTES[dtype] * 3 * hidden * width,
         activation_bytes=ACTIVATION_BYTES[dtype], skew=skew_of(timing.distribution),
     )  # fmt: skip
-    return operator.seconds(tokens)
+    if not timing.distribution:
+        return operator.seconds(tokens)
+    load = drawn(int(tokens), int(experts), int(topk), int(ep), skew_of(timing.distribution))
+    return operator.seconds_of(load.touched, load.rows, tokens)
 
 
 _PRICES = {

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli import app
-from experiments.validation_ops.constants import by_chance
 from experiments.validation_ops.report import validate_operators
 from experiments.validation_ops.rows import halves, load
 from sim.cost.constants import load_constants
@@ -51,12 +50,6 @@ def test_other_constants_are_found_by_the_refit_and_by_the_table(tmp_path):
     _, (each,) = validate_operators([path])
     assert each.shipped.median > 0.3 and each.refitted.median < 0.03
     assert each.table.median < each.shipped.median / 2
-
-
-@pytest.mark.parametrize(("tokens", "ep", "left_out"), [(1, 32, True), (31, 2, True), (32, 2, False), (1, 1, False)])
-def test_ranks_whose_experts_are_a_matter_of_chance_are_left_out_of_fits(tokens, ep, left_out):
-    shape = {"tokens": tokens, "hidden": 7168, "ffn": 2048, "topk": 8, "experts": 256, "tp": 1, "ep": ep}
-    assert by_chance(Timing("moe", "bf16", "", shape, 1.0, "", "", "", "", Place())) == left_out
 
 
 def test_halves_are_the_same_whatever_the_order(tmp_path):
