@@ -203,8 +203,7 @@ def _sections(
     resolved: Resolved, host_ms: float, request_ms: float, loads: int, left: tuple[float, float]
 ) -> dict[str, Any]:
     """Host and front end with what was added; `left`: errors of TPOT and TTFT on loads held out, 0 where there were none."""
-    from sim.cost.assemble import check_engine
-    from sim.cost.build import front_end_section, host_section
+    from sim.cost.build import check_engine, front_end_section, host_section
     from sim.cost.constants import load_constants
 
     own = resolved.workload.cost.build_arguments(resolved.workload.folder).get("constants")

@@ -45,11 +45,12 @@ class Mix:
     def __init__(self, cost: Any, typical: StepShape | None = None, elsewhere: float = ELSEWHERE) -> None:
         """Args:
         typical: a decode step of the run, whose deviation the loads held out of a calibration bound.
-        elsewhere: deviation between deployments, until one is calibrated on a served run.
+        elsewhere: deviation between deployments, until one is calibrated on a served run. That of an engine older than the
+            kernels it is priced with adds to it.
         """
         self.cost = cost
         self._known: dict[tuple[int, ...], dict[str, float]] = {}
-        self.deviations = dict(cost.uncertainty) | {DEPLOYMENT: elsewhere}
+        self.deviations = dict(cost.uncertainty) | {DEPLOYMENT: hypot(elsewhere, getattr(cost, "older", 0.0))}
         front = self.deviations.get("host", 0.0)
         left = _TO_DEVIATION * getattr(cost.front_end, "error", 0.0)
         served = _TO_DEVIATION * getattr(getattr(cost, "host", None), "error", 0.0)

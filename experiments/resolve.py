@@ -16,6 +16,7 @@ from sim.hardware import GPUSpec, load_gpu
 from sim.memory import MemoryBudget, memory_budget
 from sim.models import UNKNOWN_FAMILY, ModelSpec, load_model
 from sim.presets import Preset, find_preset, preset_config
+from sim.versions import behind
 from workloads.errors import InputError
 from workloads.registry import plugins_from
 from workloads.traffic import Traffic
@@ -225,8 +226,11 @@ def resolve_engine(workload: Workload, model: ModelSpec, gpu: GPUSpec | Device) 
         max_model_len=section.max_model_len or model.max_position,
     )
     draft = _draft(workload, base, preset)
+    if not base.version:
+        draft.idle["version"] = "it is the preset's"
     if "@" in name and full != name:
-        draft.notices.append(f"engine.preset {name} is simulated as {full} ({preset.summary})")
+        wider = "; ranges are wider for what its kernels may have been" if behind(base)[0] else ""
+        draft.notices.append(f"engine.preset {name} is simulated as {full} ({preset.summary}){wider}")
     draft.own_allocator = _own_allocator(workload, draft)
     settle_states(draft, model)
     settle(draft, preset)

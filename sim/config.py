@@ -106,6 +106,8 @@ class EngineConfig:
 
     Attributes:
         preset: the name it was made from, with its date (`vllm@0.33`).
+        version: the engine's version that was named, where the preset is of another (`sglang@0.4.4`: 0.4.4, simulated as 0.5);
+            else "".
         max_model_len: longest prompt plus answer; 0 = the model's own limit.
         quantization: weight mode by name of the registry; `auto` = the model's.
         depth: plans in flight at once: 1, or 2 where host and device overlap.
@@ -118,6 +120,7 @@ class EngineConfig:
     """
 
     preset: str = "vllm"
+    version: str = ""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     kv: KVConfig = field(default_factory=KVConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)

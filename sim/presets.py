@@ -321,4 +321,6 @@ def preset_config(name: str, *, device_memory: float, is_a100: bool = False, max
         gib = device_memory / _GIB
         size = 2048 if gib < 35 else 4096 if gib < 60 else 8192 if gib < 160 else 16384
         scheduler = replace(scheduler, max_num_batched_tokens=size)
-    return replace(EngineConfig(preset=full, scheduler=scheduler, kv=replace(KVConfig(), **preset.kv)), **preset.engine)
+    version = name.partition("@")[2] if NEWEST.get(name, name) != full else ""
+    config = EngineConfig(preset=full, version=version, scheduler=scheduler, kv=replace(KVConfig(), **preset.kv))
+    return replace(config, **preset.engine)

@@ -53,7 +53,7 @@ def calibrate(
     """
     from experiments.calibrate import calibration_text, read_loads
     from reports.write_file import replace_text
-    from sim.cost.assemble import check_engine
+    from sim.cost.build import check_engine
     from workloads.errors import InputError, OutputError, Place
 
     if not timings and run is None:

@@ -8,10 +8,12 @@ from typing import Any
 
 from experiments.validation.load import Load
 from experiments.validation.mapping import Mapped, map_row
-from experiments.validation.names import find_gpu, find_model
+from experiments.validation.names import find_gpu, find_model, version_of
 from experiments.validation.table import Row
 from sim.hardware import GPUSpec
 from sim.models import ModelSpec
+from sim.presets import find_preset
+from workloads.errors import InputError
 
 _NOTED_SETTINGS = (
     (r"max_num_seqs\s*=\s*(\d+)", "scheduler.max_num_seqs", int),
@@ -162,6 +164,16 @@ def _guess_tensor(row: Row, model: ModelSpec, gpu: GPUSpec, mapped: Mapped, othe
     return ways, f"tensor parallelism is not stated; taken as {ways}, the least that leaves room for KV"
 
 
+def _dated(mapped: Mapped) -> str:
+    """The preset, by the engine's version where the row states one that it holds for: older ones are told more widely."""
+    numbers = version_of(mapped.version)
+    name = f"{mapped.family}@{'.'.join(map(str, numbers))}" if numbers and len(numbers) > 1 else mapped.preset
+    try:
+        return name if find_preset(name)[0] == mapped.preset else mapped.preset
+    except InputError:  # an engine of another name, or older than any preset
+        return mapped.preset
+
+
 def engine_section(deployment: Deployment, load: Load, longest: int) -> dict[str, Any]:
     """The `engine:` section of a workload.
 
@@ -169,7 +181,7 @@ def engine_section(deployment: Deployment, load: Load, longest: int) -> dict[str
         longest: prompt plus answer of the longest request, tokens.
     """
     mapped, layout, model = deployment.mapped, deployment.layout, deployment.model
-    section: dict[str, Any] = {"preset": mapped.preset, "quantization": mapped.weights or "auto"}
+    section: dict[str, Any] = {"preset": _dated(mapped), "quantization": mapped.weights or "auto"}
     section["kv"] = {"dtype": mapped.kv or "auto"}
     degrees = {"tensor": layout.tensor, "pipeline": layout.pipeline, "expert": layout.expert, "data": layout.data}
     section["parallel"] = {key: degree for key, degree in degrees.items() if degree > 1}

@@ -20,7 +20,8 @@ class Mapped:
     """What the rules make of a row.
 
     Attributes:
-        family: engine (`vllm`, `sglang`, `tensorrt-llm`, `pytorch`, `lightllm`, `other`). preset: its preset.
+        family: engine (`vllm`, `sglang`, `tensorrt-llm`, `pytorch`, `lightllm`, `other`). version: as the row has it.
+        preset: its preset.
         known: whether the engine is one that is modelled.
         weights, kv: names of the modes; `weights` is "" where no rule knows the type, `auto` where none is stated.
         settings: dotted keys of `engine:`. by_memory: the same for (large, small) cards.
@@ -34,6 +35,7 @@ class Mapped:
     """
 
     family: str = ""
+    version: str = ""
     preset: str = "vllm"
     known: bool = True
     weights: str = "auto"
@@ -58,7 +60,7 @@ def rules() -> dict[str, list[dict]]:
 
 def map_row(row: Row) -> Mapped:
     """Apply the rules to a row."""
-    mapped = Mapped()
+    mapped = Mapped(version=row.engine_version)
     for rule in rules()["rule"]:
         if not _fits(rule, row, mapped):
             continue

@@ -17,7 +17,6 @@ DEVIATIONS = {
     "measured": 0.05,  # the same cell measured with two neighbouring versions of an engine differs by 3-8 %
     "deployment": 0.1,  # drivers, clocks, settings that no table tells
     "engine version": 0.1,
-    "older engine": 0.2,  # kernels of today priced for an engine of 2023 or 2024
     "weights": 0.2,
     "KV type": 0.05,
     "routing": 0.15,  # how evenly tokens choose their experts
@@ -33,7 +32,6 @@ def left_open(row: Any, metric: Metric, deployment: Any) -> dict[str, float]:
         "measured": True,
         "deployment": True,
         "engine version": not row.engine_version,
-        "older engine": mapped.preset == "vllm-v0",
         "weights": not row.weight_dtype,
         "KV type": not row.kv_dtype and mapped.weights not in ("bf16", "fp16", "auto"),
         "routing": bool(deployment.model.experts),

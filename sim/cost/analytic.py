@@ -146,6 +146,11 @@ class AnalyticCost:
         """Operator class → standard deviation of the logarithm of its time (`sim.cost.coverage.class_of` names them)."""
         return dict(self.operators.uncertainty)
 
+    @property
+    def older(self) -> float:
+        """The same of any step, for what an engine older than its kernels makes of all operators (`sim.versions.behind`)."""
+        return self.operators.older
+
     def step_uncertainty(self, shape: StepShape) -> float:
         """Standard deviation of the logarithm of a whole step's time."""
         return step_deviation(self.explain(shape), self.operators.uncertainty)

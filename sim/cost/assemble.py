@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import hypot
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.config import EngineConfig
-from sim.cost.carried import carried
-from sim.cost.constants import Constants, prologue
+from sim.cost.carried import carried, in_time
+from sim.cost.constants import Constants
 from sim.cost.coverage import ACROSS_NODES, FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
 from sim.cost.experts import Exchange, GroupedGemm, padded_widths, untuned
 from sim.cost.forms import quantise, section_of
@@ -36,7 +37,7 @@ from sim.models.spec import ModelSpec
 from sim.quantization.kv import KVMode, kv_mode_for
 from sim.quantization.weights import WeightMode, weight_mode_for
 from sim.state_memory import recurrent_value_bytes
-from workloads.errors import InputError
+from sim.versions import behind, unpacks_fp4
 
 if TYPE_CHECKING:
     from sim.cost.tables import MeasuredTable
@@ -70,6 +71,7 @@ class StepOperators:
         launches: operations of the framework in a step, for the time of launching them one by one.
         notes: what the user should know (fallbacks, and what was not validated).
         uncertainty: operator class → standard deviation of the log of its time (see `sim.cost.coverage`).
+        older: the same of the whole step, for the kernels of an engine that is older than those timed.
     """
 
     token: tuple[Placed, ...]
@@ -86,6 +88,7 @@ class StepOperators:
     uncertainty: Mapping[str, float]
     near: str = "windowed"
     extra: tuple[Placed, ...] = ()
+    older: float = 0.0
 
 
 class Assembler:
@@ -112,6 +115,8 @@ class Assembler:
         unsure = outside(model, gpu, config, self.mode, table is not None or calibrated(constants))
         self.notes = ((note,) if note else ()) + sentence(unsure) + tuple(table.notes if table is not None else ())
         self.uncertainty: dict[str, float] = dict(FIXED)
+        self.older, self.young = behind(config)
+        self.unpacks_fp4 = unpacks_fp4(config)
         self.v0 = config.preset.startswith("vllm-v0")
         found = carried(gpu) if self.v0 else None
         self._early = found.early if found else None
@@ -143,6 +148,7 @@ class Assembler:
             + self._shared_launches(),
             notes=self.notes,
             uncertainty=self.uncertainty,
+            older=self.older,
         )
 
     def _launches(self, placed: Placed) -> int:
@@ -221,13 +227,15 @@ class Assembler:
         lost = min(table["fp8"].compute / table["bf16"].compute, 1.0)
         note = f"{found.source}, with {lost:.2f} of their share of the peak (as FP8 has of 16-bit ones)"
         found = replace(found, compute=found.compute * lost, source=note)
-        return prologue(found, self.gpu.fp4 / self.gpu.fp8) if self.gpu.fp8 else found
+        return in_time(found, self.gpu.fp4 / self.gpu.fp8) if self.gpu.fp8 else found
 
     def _unsure(self, section: str, constants: Any) -> None:
         """Remember how far off prices from these constants may be; of several kinds the worst."""
         name = {"gemm": "linear", "decode": "attention_decode", "prefill": "attention_prefill", "moe": "experts",
                 "mla": "attention_decode"}.get(section, section)  # fmt: skip
         spread = deviation(constants, self.gpu)
+        if section in ("moe", "mla"):
+            spread = hypot(spread, self.young)
         self.uncertainty[name] = max(self.uncertainty.get(name, 0.0), spread)
 
     def _quantize(self, width: int) -> Operator:
@@ -250,7 +258,7 @@ class Assembler:
         if covered and mode.weight_only:
             # Devices with FP4 tensor cores multiply MXFP4 experts with 8-bit activations. Others unpack them to 16 bit, and so
             # do all with integers (AWQ, GPTQ), whose values those tensor cores do not know.
-            narrow = mode.name == "mxfp4" and self.gpu.fp4 > 0
+            narrow = mode.name == "mxfp4" and self.gpu.fp4 > 0 and not self.unpacks_fp4
             kind, compute = ("mxfp4", "fp8") if narrow else ("weight-only", "bf16")
         constants = self._taken("moe", kind)
         if covered and mode.weight_only and "taken over" not in constants.source:
@@ -488,21 +496,3 @@ def _joined(linears: Iterable[Linear]) -> list[Linear]:
         return found
     whole = parts[0]._replace(name="qkv_a_proj", n=sum(linear.n for linear in parts))
     return [whole if linear is parts[0] else linear for linear in found if linear not in parts[1:]]
-
-
-def check_engine(config: EngineConfig) -> str:
-    """The engine whose kernels and graphs are meant: `host`, or the preset's where host time is switched off.
-
-    Raises:
-        InputError: no constants under that name.
-    """
-    from sim.cost.constants import ENGINES
-
-    if config.host in ENGINES:
-        return config.host
-    if config.host != "none":
-        raise InputError(
-            f"no host-time constants for {config.host!r}", hint=f"host may be {', '.join(ENGINES)} or none"
-        )
-    preset = config.preset.split("@", 1)[0]
-    return next((engine for engine in ENGINES if preset.startswith(engine)), "vllm")

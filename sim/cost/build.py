@@ -7,10 +7,10 @@ from pathlib import Path
 
 from sim.config import EngineConfig
 from sim.cost.analytic import AnalyticCost, FrontEnd, Host
-from sim.cost.assemble import Assembler, check_engine
+from sim.cost.assemble import Assembler
 from sim.cost.base import CostModel
 from sim.cost.carried import in_service
-from sim.cost.constants import Constants, load_constants
+from sim.cost.constants import ENGINES, Constants, load_constants
 from sim.cost.graphs import graph_sizes
 from sim.cost.host import host_section
 from sim.cost.tables import MeasuredTable
@@ -24,6 +24,22 @@ USUAL_SKEW = 0.65
 """Exponent by which tokens choose experts where nothing is said. Steps of 16 to 128 sequences (gpt-oss-120b on H100, H200 and
 B200, DeepSeek-R1 on B200, three engines) are quicker than equally likely experts would have them: fewer are touched.
 NVIDIA's aiconfigurator takes 1.01 to 1.2."""
+
+
+def check_engine(config: EngineConfig) -> str:
+    """The engine whose kernels and graphs are meant: `host`, or the preset's where host time is switched off.
+
+    Raises:
+        InputError: no constants under that name.
+    """
+    if config.host in ENGINES:
+        return config.host
+    if config.host != "none":
+        raise InputError(
+            f"no host-time constants for {config.host!r}", hint=f"host may be {', '.join(ENGINES)} or none"
+        )
+    preset = config.preset.split("@", 1)[0]
+    return next((engine for engine in ENGINES if preset.startswith(engine)), "vllm")
 
 
 def analytic_cost(

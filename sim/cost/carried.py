@@ -17,6 +17,9 @@ from sim.hardware.gpu import GPUSpec
 if TYPE_CHECKING:
     from sim.cost.constants import Constants
 
+TIMES_AS_LONG = "times as long"
+"""In the source of constants that were slowed down by a factor."""
+
 
 @dataclass(frozen=True, slots=True)
 class EarlyKernels:
@@ -38,10 +41,28 @@ class EarlyKernels:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowKernels:
+    """Kernels that take longer on this device than shares and data sheets say.
+
+    Attributes:
+        experts: times as long as borrowed constants say, without the launch. experts_launch: the same of the launch.
+        blocks: of products of FP8 in blocks.
+        unsure: standard deviation of the logarithm of these factors.
+        source: where they are from.
+    """
+
+    experts: float
+    experts_launch: float
+    blocks: float
+    unsure: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
     """Factors on borrowed shares of the peak and on borrowed launch times, `tile` queries of a tile of prefill attention (0: as
-    borrowed), and kernels of older engines. `served`: a factor on all shares that holds in steps of an engine alone, and not for
-    kernels timed by themselves."""
+    borrowed), kernels that are slower than those, and kernels of older engines. `served`: a factor on all shares that holds in
+    steps of an engine alone, and not for kernels timed by themselves."""
 
     compute: float
     bandwidth: float
@@ -49,6 +70,7 @@ class Carried:
     launch: float = 1.0
     tile: float = 0.0
     served: float = 1.0
+    slow: SlowKernels | None = None
     early: EarlyKernels | None = None
 
 
@@ -56,9 +78,14 @@ class Carried:
 def _table() -> dict[str, Carried]:
     raw = tomllib.loads((files("sim") / "data" / "carried.toml").read_text(encoding="utf-8"))
     found = {}
-    for name, body in raw.items():
-        early = body.pop("early", None)
-        found[name] = Carried(**body, early=EarlyKernels(**early) if early else None)
+    for name in raw:
+        body = dict(raw[name])
+        while like := body.pop("like", None):
+            body = raw[like] | body
+        slow, early = body.pop("slow", None), body.pop("early", None)
+        found[name] = Carried(
+            **body, slow=SlowKernels(**slow) if slow else None, early=EarlyKernels(**early) if early else None
+        )
     return found
 
 
@@ -66,6 +93,33 @@ def carried(gpu: GPUSpec) -> Carried | None:
     """What is known of this device, or of its architecture; of workstations' Blackwell apart."""
     arch = "blackwell-rtx" if gpu.arch == "blackwell" and not gpu.has_fast_link else gpu.arch
     return _table().get(gpu.name) or _table().get(arch)
+
+
+def in_time(section: Any, faster: float) -> Any:
+    """Constants of products on multiprocessors whose tensor cores are `faster`, by data sheet and by what is reached of it.
+
+    Filling the pipeline of a tile takes the time in which memory answers, and beginning and ending it that of some instructions,
+    which is about the same everywhere: the faster the tensor cores, the longer the stretch of the inner dimension that it is
+    worth, and slow ones slow down full tiles alone.
+    """
+    if not hasattr(section, "extra_k"):
+        return section
+    return replace(section, extra_k=section.extra_k * faster, faster=section.faster * faster)
+
+
+def slowed(section: Any, gpu: GPUSpec, name: str, kind: str) -> Any:
+    """Borrowed constants of experts (section `moe`), and of products of FP8 in blocks, where kernels of these are slow."""
+    found = carried(gpu)
+    slow = found.slow if found else None
+    if slow is None or not (name == "moe" or (name, kind) == ("gemm", "fp8-block")):
+        return section
+    factor = slow.experts if name == "moe" else slow.blocks
+    values = {share: getattr(section, share) / factor for share in ("compute", "bandwidth")}
+    if name == "moe":
+        values["activation"] = section.activation / factor
+        values |= {"expert_us": section.expert_us * factor, "launch_us": section.launch_us * slow.experts_launch}
+    note = f"{section.source}; {factor:g} {TIMES_AS_LONG} on {gpu.name} ({slow.source})"
+    return replace(section, source=note, **values)
 
 
 def scaled(section: Any, gpu: GPUSpec) -> Any:

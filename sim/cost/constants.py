@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sim.cost.carried import scaled
+from sim.cost.carried import carried, in_time, scaled, slowed
 from sim.cost.collectives import limited
 from sim.hardware.gpu import GPUSpec, load_gpu
 from workloads.errors import InputError, Place, unknown_name
@@ -32,7 +32,8 @@ class GemmConstants:
     `edge` rows and columns larger. Of more than `large_rows` tokens (0: never) all tiles are of the largest size, and filled up.
     `unit`: share of the bandwidth that one column of tiles reaches (0: no limit). `unpack_ns`:
     nanoseconds in which a multiprocessor turns a thousand narrow weights into 16-bit ones, whatever their width; 0 where
-    nothing is unpacked."""
+    nothing is unpacked. `faster`: times what a multiprocessor does of full tiles in a second, by the one it was fitted on: what
+    `edge` adds to a tile is no arithmetic, so that it takes as long on both."""
 
     compute: float
     bandwidth: float
@@ -46,6 +47,7 @@ class GemmConstants:
     large_rows: float = 0.0
     unit: float = 0.0
     unpack_ns: float = 0.0
+    faster: float = 1.0
     error: float = 0.0
 
 
@@ -422,12 +424,13 @@ def _moved(section: Any, layer: dict[str, Any], gpu: GPUSpec, engine: str) -> An
     if layer["gpu"] in (gpu.name, _sibling(gpu)):
         return section
     if isinstance(section, GemmConstants):
-        theirs = load_gpu(layer["gpu"])
-        section = prologue(section, gpu.bf16 / gpu.sms * theirs.sms / theirs.bf16)
+        theirs, reached = load_gpu(layer["gpu"]), carried(gpu)
+        sheet = gpu.bf16 / gpu.sms * theirs.sms / theirs.bf16
+        section = in_time(section, sheet * (reached.compute if reached else 1.0))
     return scaled(section, gpu)
 
 
-_ARITHMETIC = ("compute", "norm", "extra_k", "wave", "edge")
+_ARITHMETIC = ("compute", "norm", "extra_k", "wave", "edge", "faster")
 
 
 def _as_amperes(products: dict[str, GemmConstants], gpu: GPUSpec, engine: str) -> dict[str, GemmConstants]:
@@ -448,15 +451,6 @@ def _as_amperes(products: dict[str, GemmConstants], gpu: GPUSpec, engine: str) -
             note = f"{own.source}; arithmetic: {moved.source}"
             found[kind] = replace(own, source=note, **{name: getattr(moved, name) for name in _ARITHMETIC})
     return found
-
-
-def prologue(section: Any, faster: float) -> Any:
-    """Constants of products on multiprocessors whose tensor cores are `faster`.
-
-    Filling the pipeline of a tile takes the time in which memory answers, which is about the same everywhere: the faster the
-    tensor cores, the longer the stretch of the inner dimension that it is worth.
-    """
-    return replace(section, extra_k=section.extra_k * faster) if isinstance(section, GemmConstants) else section
 
 
 def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) -> Constants:
@@ -494,6 +488,8 @@ def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) ->
                 continue
             for kind, section in layer.get(name, {}).items():
                 moved = _moved(section, layer, gpu, engine)
+                if moved is not section:
+                    moved = slowed(moved, gpu, name, kind)
                 if name == "all_reduce" and moved is not section:
                     moved = limited(moved, engine, gpu, int(kind))
                 own.setdefault(kind, moved)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
+from sim.cost.carried import TIMES_AS_LONG, carried
 from sim.cost.constants import nearest_measured
 from sim.hardware.gpu import GPUSpec, load_gpu
 from sim.models.states import KINDS
@@ -61,6 +62,8 @@ def deviation(constants: Any, gpu: GPUSpec) -> float:
         spread = hypot(spread, _NEAR if load_gpu(found.group(1)).arch == gpu.arch else _FAR)
     if "taken over for" in constants.source:
         spread = hypot(spread, _STAND_IN)
+    if TIMES_AS_LONG in constants.source and (found := carried(gpu)) and found.slow:
+        spread = hypot(spread, found.slow.unsure)
     return spread
 
 

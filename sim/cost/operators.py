@@ -101,7 +101,8 @@ class Gemm:
         rate, bandwidth = constants.compute * gpu.flops(compute), constants.bandwidth * gpu.bandwidth
         self._wave, self._edge, self._sms = constants.wave, constants.edge, gpu.sms
         self._large = constants.large_rows or float("inf")
-        self._tiles = tuple(self._tile(size, 2.0 * (k + constants.extra_k) / rate) for size in _TILES)
+        element = 2.0 * (k + constants.extra_k) / rate
+        self._tiles = tuple(self._tile(size, element, constants.faster) for size in _TILES)
         self._fixed = weight_bytes / bandwidth + constants.memory_us * US
         self._token = (activation_bytes * k + 2.0 * n) / bandwidth
         column = _NARROWEST * weight_bytes / n / (constants.unit * gpu.bandwidth) if constants.unit else 0.0
@@ -113,15 +114,19 @@ class Gemm:
         )
         self._column = column**self._norm
 
-    def _tile(self, size: tuple[int, int], element: float) -> tuple[int, int, float]:
-        """(rows, columns of tiles, seconds of a row of one tile in a wave) for tiles of a size.
+    def _tile(self, size: tuple[int, int], element: float, faster: float) -> tuple[int, int, float, float]:
+        """(rows, columns of tiles, seconds of a row of one tile in a wave, seconds of the tile besides) for tiles of a size.
+
+        What a tile takes more than its results is told in `element`s of a multiprocessor that is not `faster`.
 
         Args:
             element: seconds of one result, were the whole device busy with tiles of the largest size.
         """
         (most, wide), (rows, columns) = _TILES[0], size
         best = most * wide / ((most + self._edge) * (wide + self._edge))
-        return rows, ceil(self.n / columns), element * self._sms * best * (columns + self._edge)
+        row = faster * best * (columns + self._edge)
+        unit = element * self._sms
+        return rows, ceil(self.n / columns), unit * ((1.0 - faster) * columns + row), unit * row * self._edge
 
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
@@ -137,14 +142,14 @@ class Gemm:
 
     def _arithmetic(self, m: float) -> float:
         """Seconds of arithmetic alone."""
-        filled, sms, wave, edge = 16 * ceil(m / 16), self._sms, self._wave, self._edge
+        filled, sms, wave = 16 * ceil(m / 16), self._sms, self._wave
         least, tiles = 0.0, self._tiles
         if m > self._large:
             tiles, filled = tiles[:1], tiles[0][0]
-        for rows, columns, row in tiles:
+        for rows, columns, row, besides in tiles:
             count = columns * ceil(m / rows)
             waves = (1.0 - wave) * count / sms + wave * ceil(count / sms)
-            seconds = waves * row * ((filled if filled < rows else rows) + edge)
+            seconds = waves * (row * (filled if filled < rows else rows) + besides)
             if not least or seconds < least:
                 least = seconds
         return least

@@ -8,7 +8,7 @@ import pytest
 
 from sim.config import EngineConfig, ParallelConfig
 from sim.cost import StepShape, build_cost
-from sim.cost.assemble import check_engine
+from sim.cost.build import check_engine
 from sim.hardware import load_gpu
 from sim.models import load_model
 from workloads.errors import InputError

@@ -24,6 +24,32 @@ def test_borrowed_shares_are_scaled_and_say_so():
     assert carried(H100) is None
 
 
+def test_experts_and_products_in_blocks_are_slow_on_cdna3_and_wide():
+    """Qwen3-Coder-480B in FP8 blocks, TP 8, one and 16 sequences of some 800 tokens on MI300X without AITER: 17.1 and 29.4 ms
+    (SGLang 0.5.7, sgl-project/sgl-cookbook), which nothing was fitted to."""
+    model = load_model("Qwen/Qwen3-Coder-480B-A35B-Instruct")
+    config = EngineConfig(
+        preset="sglang@0.5",
+        host="sglang",
+        depth=2,
+        quantization="fp8-block",
+        parallel=ParallelConfig(tensor=8, expert=2),
+    )
+    cost = analytic_cost(model, MI300X, config)
+    for rows, measured in ((1, 17.06e-3), (16, 26.4e-3)):
+        assert cost.step_seconds(StepShape(rows, rows * 800, (), rows)) == pytest.approx(measured, rel=0.15)
+    newer = analytic_cost(model, load_gpu("mi355x"), config)
+    assert cost.uncertainty["experts"] > newer.uncertainty["experts"]
+    ours, theirs = (load_constants(load_gpu(name), "sglang").moe["bf16"].launch_us for name in ("mi300x", "mi355x"))
+    assert ours == pytest.approx(theirs * carried(MI300X).slow.experts_launch)
+
+
+def test_what_holds_for_the_architecture_holds_for_its_cards():
+    shared, own = carried(load_gpu("mi355x")), carried(load_gpu("mi325x"))
+    assert (own.compute, own.bandwidth, own.early) == (shared.compute, shared.bandwidth, shared.early)
+    assert own.slow == carried(MI300X).slow and shared.slow is None
+
+
 def test_small_products_reach_more_of_a_bandwidth_that_is_low_for_the_multiprocessors():
     """Llama-2-7B's up-projection for one token takes 321 us on A40 (Vidur's profiles); ECC is off on A6000."""
     a40, a6000 = load_gpu("a40"), load_gpu("rtx-a6000")

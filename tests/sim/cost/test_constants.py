@@ -6,6 +6,7 @@ import pytest
 
 from sim.config import EngineConfig
 from sim.cost.build import build_cost
+from sim.cost.carried import carried
 from sim.cost.constants import ENGINES, list_constants, load_constants, own_sections, read_sections
 from sim.cost.write import write_constants
 from sim.hardware import list_gpus, load_gpu
@@ -73,8 +74,10 @@ def test_the_prologue_of_a_tile_takes_a_time_and_not_a_length():
         ours = load_constants(H100, "vllm").gemm[kind]
         gpu = load_gpu(name)
         theirs = load_constants(gpu, "vllm").gemm[kind]
-        a_multiprocessor = (gpu.bf16 / gpu.sms) / (H100.bf16 / H100.sms)
+        reached = carried(gpu)
+        a_multiprocessor = (gpu.bf16 / gpu.sms) / (H100.bf16 / H100.sms) * (reached.compute if reached else 1.0)
         assert theirs.extra_k == pytest.approx(ours.extra_k * a_multiprocessor)
+        assert theirs.faster == pytest.approx(a_multiprocessor)
 
 
 def test_a_users_file_is_laid_over(tmp_path):

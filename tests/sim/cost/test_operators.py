@@ -120,6 +120,17 @@ def test_large_tiles_are_worth_their_waste_where_edges_count():
     assert few.seconds(64) == pytest.approx(192 * 192 * (256 * 128) / (384 * 256) / 64**2 * alone.seconds(64), rel=0.01)
 
 
+def test_slow_tensor_cores_slow_down_full_tiles_alone():
+    """What a tile takes besides its results is no arithmetic: a quarter of the rate leaves it as long as it was."""
+    edges = replace(IDEAL, wave=1.0, edge=128.0)
+    slow = replace(edges, compute=0.25, faster=0.25)
+    fast, late = (Gemm(c, H100, "bf16", 128 * 132, 16384, 0.0, 0.0) for c in (edges, slow))
+    assert late.seconds(256) == pytest.approx(4 * fast.seconds(256), rel=0.01)
+    one, same = (Gemm(c, H100, "bf16", 64, 16384, 0.0, 0.0).seconds(1) for c in (edges, slow))
+    results, tile = 16 * 64, (16 + 128) * (64 + 128) * 256 * 128 / (384 * 256)
+    assert same / one == pytest.approx((tile + 3 * results) / tile, rel=0.01)
+
+
 def test_kernels_that_do_not_choose_fill_up_large_tiles():
     """One token more than 128 costs as much as 256, where a kernel takes pairs of 128 rows from there on."""
     pairs = replace(IDEAL, wave=1.0, large_rows=128.0)
