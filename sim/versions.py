@@ -25,6 +25,9 @@ _YEAR = 0.2
 year before it. Estimates, by vLLM 0.5 and SGLang 0.4 in public reports: dense models take 1.3 to 1.5 times as long as here."""
 _YOUNG = 2.0
 """By how much more experts and latent attention are unsure: they were young then, and took 2 to 4 times as long."""
+_FIRST_FP4 = 0.5
+"""The same of MXFP4 models on vLLM's first releases that had them: gpt-oss-20b and 120b take 1.4 times as long as here on H200
+and 2.1 to 2.7 times on B200 (vLLM 0.10, github.com/sariekr/gpu_conc and vllm-project/vllm#23696), which is not explained."""
 _SIXTH = (0, 6)  # the v0 engine whose host times are bundled
 
 
@@ -45,9 +48,15 @@ def family_of(config: EngineConfig) -> str:
     return "vllm" if name == "vllm-v0" else name
 
 
-def behind(config: EngineConfig) -> tuple[float, float]:
+def behind(config: EngineConfig, experts: str = "") -> tuple[float, float]:
     """Deviations of the logarithm of a step's time, and more of experts and latent attention, that come of an engine being older
-    than the kernels it is priced with; (0, 0) where it is not."""
+    than the kernels it is priced with; (0, 0) where it is not.
+
+    Args:
+        experts: mode of the experts' weights, if there are any.
+    """
+    if experts == "mxfp4" and unpacks_fp4(config):
+        return _FIRST_FP4, 0.0
     releases = RELEASED.get(family_of(config), ())
     asked = version_of(config)
     if config.preset == "vllm-v0":

@@ -115,7 +115,7 @@ class Assembler:
         unsure = outside(model, gpu, config, self.mode, table is not None or calibrated(constants))
         self.notes = ((note,) if note else ()) + sentence(unsure) + tuple(table.notes if table is not None else ())
         self.uncertainty: dict[str, float] = dict(FIXED)
-        self.older, self.young = behind(config)
+        self.older, self.young = behind(config, self.mode.name if model.experts else "")
         self.unpacks_fp4 = unpacks_fp4(config)
         self.v0 = config.preset.startswith("vllm-v0")
         found = carried(gpu) if self.v0 else None
