@@ -24,6 +24,7 @@ from experiments.front_end_limits import front_end_limits
 from experiments.host import host_facts
 from experiments.records import Ledger, collect
 from experiments.resolve import Resolved, resolve
+from experiments.shared_prefix import shared_prefix
 from reports.run_data import RunData
 from sim.build import make_engine
 from sim.engine.engine import Engine
@@ -86,10 +87,13 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
         host |= resolved.real.told(requests)
     else:
         warnings += front_end_limits(resolved.cost.front_end, requests, info["end"])
-    return RunData(
+    data = RunData(
         requests, tokens, timeline, info, resolved.config, list(getattr(resolved.cost, "provenance", ())),
         warnings, list(traffic.notes), host,
     )  # fmt: skip
+    if resolved.real is None:
+        warnings += shared_prefix(resolved, traffic, data)
+    return data
 
 
 class Replica:
