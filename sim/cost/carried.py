@@ -62,7 +62,8 @@ class SlowKernels:
 class Carried:
     """Factors on borrowed shares of the peak and on borrowed launch times, `tile` queries of a tile of prefill attention (0: as
     borrowed), kernels that are slower than those, and kernels of older engines. `served`: a factor on all shares that holds in
-    steps of an engine alone, and not for kernels timed by themselves."""
+    steps of an engine alone, and not for kernels timed by themselves. `even`: products reach the same share of the peak in every
+    precision, that of 16 bit, whatever the device does that they are borrowed from."""
 
     compute: float
     bandwidth: float
@@ -70,6 +71,7 @@ class Carried:
     launch: float = 1.0
     tile: float = 0.0
     served: float = 1.0
+    even: bool = False
     slow: SlowKernels | None = None
     early: EarlyKernels | None = None
 
@@ -122,19 +124,31 @@ def slowed(section: Any, gpu: GPUSpec, name: str, kind: str) -> Any:
     return replace(section, source=note, **values)
 
 
-def scaled(section: Any, gpu: GPUSpec) -> Any:
-    """A borrowed section of constants with what this device reaches of its shares."""
+def reached(gpu: GPUSpec, section: Any, wide: Any) -> float:
+    """Factor on the compute share of products; `wide` are those of 16 bit on the device that they are borrowed from."""
+    found = carried(gpu)
+    if found is None:
+        return 1.0
+    return found.compute * (wide.compute / section.compute if found.even else 1.0)
+
+
+def scaled(section: Any, gpu: GPUSpec, compute: float | None = None) -> Any:
+    """A borrowed section of constants with what this device reaches of its shares; `compute`: of products, see `reached`."""
     found = carried(gpu)
     if found is None or not hasattr(section, "bandwidth"):
         return section
-    shares = {"compute": found.compute, "bandwidth": found.bandwidth, "launch_us": found.launch}
+    shares = {
+        "compute": found.compute if compute is None else compute,
+        "bandwidth": found.bandwidth,
+        "launch_us": found.launch,
+    }
     kept = {"compute": "of its compute", "bandwidth": "of its bandwidth", "launch_us": "of its launch times"}
     changed = {name: factor for name, factor in shares.items() if factor != 1.0 and hasattr(section, name)}
     if found.tile and hasattr(section, "tile"):
         section = replace(section, tile=found.tile, source=f"{section.source}; in tiles of {found.tile:g} queries")
     if not changed:
         return section
-    told = " and ".join(f"{factor:g} {kept[name]}" for name, factor in changed.items())
+    told = " and ".join(f"{factor:.3g} {kept[name]}" for name, factor in changed.items())
     values = {name: getattr(section, name) * factor for name, factor in changed.items()}
     return replace(section, source=f"{section.source}; {told} ({found.source})", **values)
 

@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sim.cost.carried import carried, in_time, scaled, slowed
+from sim.cost.carried import in_time, reached, scaled, slowed
 from sim.cost.collectives import limited
 from sim.hardware.gpu import GPUSpec, load_gpu
 from workloads.errors import InputError, Place, unknown_name
@@ -423,11 +423,10 @@ def _moved(section: Any, layer: dict[str, Any], gpu: GPUSpec, engine: str) -> An
     section = replace(section, source=note)
     if layer["gpu"] in (gpu.name, _sibling(gpu)):
         return section
-    if isinstance(section, GemmConstants):
-        theirs, reached = load_gpu(layer["gpu"]), carried(gpu)
-        sheet = gpu.bf16 / gpu.sms * theirs.sms / theirs.bf16
-        section = in_time(section, sheet * (reached.compute if reached else 1.0))
-    return scaled(section, gpu)
+    if not isinstance(section, GemmConstants):
+        return scaled(section, gpu)
+    theirs, compute = load_gpu(layer["gpu"]), reached(gpu, section, layer["gemm"]["bf16"])
+    return scaled(in_time(section, gpu.bf16 / gpu.sms * theirs.sms / theirs.bf16 * compute), gpu, compute)
 
 
 _ARITHMETIC = ("compute", "norm", "extra_k", "wave", "edge", "faster")
