@@ -45,6 +45,11 @@ _LIMITS: dict[tuple[str, str], dict[int, Limits]] = {
 }  # fmt: skip
 
 
+OWN_TWO_SHOT = 0.7
+"""Share of the link that kernels in two shots reach without a switch's multicast: SGLang's on H100, which are vLLM's
+custom_all_reduce.cuh, reach 0.64 to 0.72."""
+
+
 def limits(engine: str, gpu: GPUSpec, ways: int) -> Limits | None:
     """The limits for `ways` GPUs behind a switch; None where nothing is known."""
     if gpu.link != SWITCH:
@@ -53,8 +58,13 @@ def limits(engine: str, gpu: GPUSpec, ways: int) -> Limits | None:
 
 
 def limited(section: AllReduceConstants, engine: str, gpu: GPUSpec, ways: int) -> AllReduceConstants:
-    """Constants of `ways` GPUs of another architecture with the limits of this one."""
+    """Constants of `ways` GPUs of another architecture with the limits of this one.
+
+    Symmetric memory needs a switch; without one vLLM has its own kernels below 8 MiB.
+    """
     found = limits(engine, gpu, ways)
+    if found is None and gpu.link != SWITCH and section.one_shot_kb:
+        return replace(section, one_shot_kb=0.0, ring_mb=_BELOW_EIGHT, switch=0.0, two_shot=OWN_TWO_SHOT)
     if found is None or not section.ring_mb:
         return section
     return replace(section, **found._asdict())

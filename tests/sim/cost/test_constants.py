@@ -38,6 +38,8 @@ def test_limits_of_messages_are_those_of_the_architecture():
     assert at["b200"].ring_mb == pytest.approx(128 * 1.048576, rel=0.01)
     assert at["b200"].switch == 1 and at["b200"].ring_switch > 0
     assert at["a100"].ring_switch == at["a800"].switch == 0
+    alone = load_constants(load_gpu("rtx-pro-6000"), "vllm").all_reduce["2"]
+    assert (alone.one_shot_kb, alone.switch) == (0, 0) and alone.ring_mb < 8.388608
 
 
 @pytest.mark.parametrize("gpu", list_gpus(), ids=lambda g: g.name)
