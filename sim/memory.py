@@ -160,7 +160,8 @@ def activation_bytes(model: ModelSpec, config: EngineConfig, logit_bytes: int = 
         width = -(-model.expert_ffn // max(tp // config.parallel.expert, 1))
         routed = model.experts_per_token * (wide * width + model.expert_input) // config.parallel.expert
         mlp = max(mlp, routed + wide * -(-model.shared_width // tp))
-    heads = (model.heads + 2 * model.kv_heads) // tp * model.head_dim + model.heads // tp * model.head_dim
+    width = max(model.head_dim, model.full.head_dim if model.full else 0)
+    heads = (model.heads + 2 * model.kv_heads) // tp * width + model.heads // tp * width
     layer = tokens * size * (3 * model.hidden + max(mlp, heads))
     logits = logit_bytes * min(scheduler.max_num_seqs, tokens) * model.vocab
     return max(layer, logits)
@@ -239,11 +240,14 @@ def kv_token_bytes(model: ModelSpec, config: EngineConfig, typical_tokens: int =
     rule = window_rule(config)
     if rule == "full" or not (model.window and model.window_layers):
         return full
-    windowed = min(model.window_layers, model.layers) / model.layers
     kept = _SWA_RATIO
     if rule == "window":  # one that is not aligned to blocks reaches into one more
         length = typical_tokens or min(TYPICAL_TOKENS, context_limit(model, config))
         kept = min(1.0, (model.window + config.kv.block_size - 1) / length)
+    if model.full is None:
+        windowed = min(model.window_layers, model.layers) / model.layers
+    else:
+        windowed = model.near_token_bytes(mode, config.parallel.tensor, config.parallel.pipeline) / full
     return max(round(full * (1.0 - windowed * (1.0 - kept))), 1)
 
 

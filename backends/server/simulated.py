@@ -83,7 +83,8 @@ def make_simulated(
     capacity: int,
     max_len: int,
     host_tokens: int = 0,
-    state_tokens: int = 0, kept_states: int = 0,
+    state_tokens: int = 0,
+    kept_states: int = 0,
 ) -> tuple[Engine, SimulatedSide]:
     """A simulated engine that takes every step by itself, and names content by token ids.
 

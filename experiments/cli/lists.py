@@ -136,7 +136,9 @@ def _models() -> list[Row]:
             "attention": m.attention,
             "context": m.max_position,
             "KV bytes a token": m.kv_bytes_per_token(),
-            "state MiB a sequence": round(m.state.layers * m.state.layer_bytes(1, "", m.dtype) / MIB, 1) if m.state else "",
+            "state MiB a sequence": round(m.state.layers * m.state.layer_bytes(1, "", m.dtype) / MIB, 1)
+            if m.state
+            else "",
         }
         for m in list_models()
     ]
@@ -173,7 +175,10 @@ def _presets() -> list[Row]:
     from sim.presets import NEWEST, PRESETS, SINCE
 
     newest = [
-        {"name": name, "about": f"the newest: {full}" + ("; any version may be named: " + name + "@X.Y" if name in SINCE else "")}
+        {
+            "name": name,
+            "about": f"the newest: {full}" + ("; any version may be named: " + name + "@X.Y" if name in SINCE else ""),
+        }
         for name, full in NEWEST.items()
     ]
     return [*newest, *({"name": name, "about": preset.summary} for name, preset in PRESETS.items())]

@@ -257,7 +257,8 @@ class AnalyticCost:
             gpu += self._row_seconds(sizes.sampled)
         if sizes.prefill is not None:
             gpu += ops.full_layers * ops.prefill.seconds(*sizes.prefill) if ops.full_layers else 0.0
-            gpu += ops.windowed_layers * ops.prefill.seconds(*sizes.windowed) if ops.windowed_layers else 0.0
+            near = ops.near_prefill or ops.prefill
+            gpu += ops.windowed_layers * near.seconds(*sizes.windowed) if ops.windowed_layers else 0.0
         for _, count, operator, size in self.decode_parts(sizes):
             gpu += count * operator.seconds(*size)
         if ops.extra:
@@ -275,12 +276,12 @@ class AnalyticCost:
         rows, context, near = sizes.decode
         among = ops.among if sizes.prefill is not None else None
         parts = []
-        for name, count, seen, prompts in (
-            ("attention_decode", ops.full_layers, context, sizes.prefill),
-            (f"attention_decode_{ops.near}", ops.windowed_layers, near, sizes.windowed),
+        for name, count, seen, prompts, own in (
+            ("attention_decode", ops.full_layers, context, sizes.prefill, ops.decode),
+            (f"attention_decode_{ops.near}", ops.windowed_layers, near, sizes.windowed, ops.near_decode or ops.decode),
         ):
             if count and among is None:
-                parts.append((name, count, ops.decode, (rows, seen)))
+                parts.append((name, count, own, (rows, seen)))
             elif count:
                 parts.append((name, count, among, (rows, seen, ops.prefill.seconds(*prompts), sizes.longest)))
         return parts

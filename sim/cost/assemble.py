@@ -30,13 +30,12 @@ from sim.cost.operators import (
     Transfer,
     Wait,
 )
-from sim.cost.recurrent import Indexer, RecurrentLayer
+from sim.cost.recurrent import beside
 from sim.hardware.gpu import GPUSpec
 from sim.models.linears import Linear, expert_tensor_ways, lm_head
-from sim.models.spec import ModelSpec
+from sim.models.spec import FullDims, ModelSpec
 from sim.quantization.kv import KVMode, kv_mode_for
 from sim.quantization.weights import WeightMode, weight_mode_for
-from sim.state_memory import recurrent_value_bytes
 from sim.versions import behind, unpacks_fp4
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ class StepOperators:
         token: sized by the tokens of the step. sample: by rows whose logits are computed. swap: by swapped tokens.
         decode, prefill: attention of one layer. among: decode attention in a step with prompts, where that is another; see
             `sim.cost.operators.DecodeAmongPrompts`. full_layers, windowed_layers, window: which of them see how far.
+        near_decode, near_prefill: attention of layers with a window, where their heads are others; None: as of the rest.
         near: how layers that do not see everything are called: `windowed`, or `sparse` where an indexer chooses the keys.
         extra: operators that are sized by all of these (see `sim.cost.recurrent.Mix`).
         launches: operations of the framework in a step, for the time of launching them one by one.
@@ -87,6 +87,8 @@ class StepOperators:
     notes: tuple[str, ...]
     uncertainty: Mapping[str, float]
     near: str = "windowed"
+    near_decode: Operator | None = None
+    near_prefill: Operator | None = None
     extra: tuple[Placed, ...] = ()
     older: float = 0.0
 
@@ -123,20 +125,24 @@ class Assembler:
 
     def build(self) -> StepOperators:
         """The operators of a step."""
-        model = self.model
+        model, constants = self.model, self.constants
         token = [*self._embedding(), *self._linears(), *self._elementwise(), *self._collectives()]
         swap_bytes = float(model.kv_bytes_per_token(self.kv, self.tp, self.pp))
         attending = model.attending_layers
-        windowed, window = (min(model.window_layers, attending), model.window) if model.window else (0, 0)
+        windowed, window = model.near_layers, model.window
         if model.indexer:
             windowed, window = attending, model.indexer.topk
-        extra = tuple(self._recurrent() + self._indexer())
+        extra = tuple(
+            Placed(*each) for each in beside(model, self.gpu, constants, self.tp, self._prefill_constants()[1])
+        )
         return StepOperators(
             token=tuple(token),
             sample=tuple(self._sampling()),
             swap=Placed("kv_swap", Transfer(self.gpu.host_link, swap_bytes, f"PCIe: {_SHEET}"), 1),
-            decode=self._decode(),
-            prefill=self._prefill(),
+            decode=self._decode(model.full or model),
+            prefill=self._prefill(model.full or model),
+            near_decode=self._decode(model) if model.full else None,
+            near_prefill=self._prefill(model) if model.full else None,
             among=self._among(),
             full_layers=attending - windowed,
             windowed_layers=windowed,
@@ -313,23 +319,6 @@ class Assembler:
             placed.append(Placed("attention_gate", Elementwise(constants, self.gpu, width), model.attending_layers))
         return placed
 
-    def _recurrent(self) -> list[Placed]:
-        """What recurrent layers do beside their projections."""
-        state = self.model.state
-        if state is None:
-            return []
-        size = recurrent_value_bytes(self.model, self.constants.engine)
-        layer = RecurrentLayer(self.constants.elementwise, self.gpu, state, self.tp, size)
-        return [Placed("recurrence", layer, state.layers)]
-
-    def _indexer(self) -> list[Placed]:
-        """The choice of keys of sparse attention, which every GPU of a tensor-parallel group makes in full."""
-        index = self.model.indexer
-        if index is None:
-            return []
-        shares = self.constants.mla.bandwidth, self._prefill_constants()[1].compute
-        return [Placed("indexer", Indexer(self.constants.elementwise, self.gpu, index, *shares), index.layers)]
-
     @property
     def _spread(self) -> bool:
         """Whether experts span several replicas: tokens then travel instead of being summed."""
@@ -419,7 +408,8 @@ class Assembler:
 
     # Attention
 
-    def _decode(self) -> Operator:
+    def _decode(self, of: ModelSpec | FullDims) -> Operator:
+        """Args: of, whose KV heads they are."""
         model, heads = self.model, self.model.heads // self.tp
         if model.mla is not None:
             size = float(model.latent_bytes(self.kv))
@@ -427,15 +417,15 @@ class Assembler:
             return LatentAttention(self.constants.mla, self.gpu, heads, model.mla.cached, model.mla.kv_lora, size)
         narrow = self.kv.bits == 8
         constants = self._taken("decode", self._decode_kind())
-        kv_heads, vector = model.local_kv_heads(self.tp), float(self.kv.vector_bytes(model.head_dim))
+        kv_heads, vector = max(-(-of.kv_heads // self.tp), 1), float(self.kv.vector_bytes(of.head_dim))
         if self._early:
             kv_heads = heads if self._early.ungrouped else kv_heads
             constants = replace(constants, bandwidth=self._early.decode_bandwidth, source=self._early.source)
-        analytic = DecodeAttention(constants, self.gpu, heads, kv_heads, vector, model.head_dim)
+        analytic = DecodeAttention(constants, self.gpu, heads, kv_heads, vector, of.head_dim)
         if self.table is None:
             return analytic
         cache = self.table.cache(self.kv.name) if narrow else "bf16"
-        return self.table.decode(analytic, "bf16", cache, heads, kv_heads, model.head_dim, constants)
+        return self.table.decode(analytic, "bf16", cache, heads, kv_heads, of.head_dim, constants)
 
     def _among(self) -> Operator | None:
         """Decoding rows in the launch of a prompt's chunks: vLLM's default on Ampere, Ada and the workstation's Blackwell.
@@ -447,7 +437,7 @@ class Assembler:
         older = self.v0 or self.gpu.arch in ("volta", "turing")
         if constants is None or self.constants.engine != "vllm" or older or self.kv.bits < 16:
             return None
-        if model.mla is not None or model.sinks:
+        if model.mla is not None or model.sinks or model.full is not None:
             return None
         size = 2.0 * model.local_kv_heads(self.tp) * self.kv.vector_bytes(model.head_dim)
         # With 64 queries and 128 keys it takes 80 KB of shared memory; where prompts have tiles of 128 queries there are 164 KB.
@@ -465,26 +455,25 @@ class Assembler:
         compute = "fp8" if fp8 else "bf16"
         return compute, self._taken("prefill", "bf16-kv8" if narrow and not fp8 else compute)
 
-    def _prefill(self) -> Operator:
+    def _prefill(self, of: ModelSpec | FullDims) -> Operator:
+        """Args: of, whose KV heads they are."""
         model, heads = self.model, self.model.heads // self.tp
         narrow = self.kv.bits == 8
         compute, constants = self._prefill_constants()
-        if (
-            model.mla is not None and model.indexer is not None
-        ):  # every query has keys of its own, so in the latent space
+        if model.indexer is not None:  # every query has keys of its own, so in the latent space
             width = (model.mla.cached + model.mla.kv_lora) / 2
             size = float(model.latent_bytes(self.kv))
             return PrefillAttention(constants, self.gpu, compute, heads, width, size)
         if model.mla is not None:  # prompts are computed with expanded heads, not in the latent space
             width = (model.head_dim + model.mla.v) / 2
             return PrefillAttention(constants, self.gpu, compute, heads, width, 4.0 * heads * width)
-        kv_heads = model.local_kv_heads(self.tp)
-        size = 2.0 * kv_heads * self.kv.vector_bytes(model.head_dim)
-        analytic = PrefillAttention(constants, self.gpu, compute, heads, model.head_dim, size, kv_heads)
+        kv_heads = max(-(-of.kv_heads // self.tp), 1)
+        size = 2.0 * kv_heads * self.kv.vector_bytes(of.head_dim)
+        analytic = PrefillAttention(constants, self.gpu, compute, heads, of.head_dim, size, kv_heads)
         if self.table is None:
             return analytic
         cache = self.table.cache(self.kv.name) if narrow else "bf16"
-        return self.table.prefill(analytic, compute, cache, heads, kv_heads, model.head_dim, constants)
+        return self.table.prefill(analytic, compute, cache, heads, kv_heads, of.head_dim, constants)
 
 
 def _joined(linears: Iterable[Linear]) -> list[Linear]:

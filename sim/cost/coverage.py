@@ -97,8 +97,9 @@ def outside(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, mode: WeightMo
         found.append(f"kernels of {gpu.name} (priced like {near.name}'s by data sheet; expect 10-30 % an operator)")
     if not mode.plain and (mode.weight_only or mode.compute in ("int8", "fp4")):
         found.append(f"{mode.name} matrix products (priced like {'16-bit' if mode.weight_only else 'FP8'} ones)")
-    if model.mla is None and model.head_dim > WIDEST_HEAD:
-        found.append(f"heads {model.head_dim} wide (measured: 64 and {WIDEST_HEAD})")
+    widest = max(model.head_dim, model.full.head_dim if model.full else 0)
+    if model.mla is None and widest > WIDEST_HEAD:
+        found.append(f"heads {widest} wide (measured: 64 and {WIDEST_HEAD})")
     if model.state is not None:
         found.append(f"recurrent layers ({KINDS[model.state.kind]}: by a few published timings, or its algorithm)")
     if model.indexer is not None:

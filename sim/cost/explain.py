@@ -48,7 +48,7 @@ def _explain(cost: AnalyticCost, sizes: StepSizes, sequences: int, swapped: int)
     if sizes.prefill is not None and ops.full_layers:
         costs.append(_cost(Placed("attention_prefill", ops.prefill, ops.full_layers), *sizes.prefill))
     if sizes.windowed is not None and ops.windowed_layers:
-        placed = Placed(f"attention_prefill_{ops.near}", ops.prefill, ops.windowed_layers)
+        placed = Placed(f"attention_prefill_{ops.near}", ops.near_prefill or ops.prefill, ops.windowed_layers)
         costs.append(_cost(placed, *sizes.windowed))
     for name, count, operator, size in cost.decode_parts(sizes):
         costs.append(_cost(Placed(name, operator, count), *size))

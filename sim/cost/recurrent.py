@@ -9,11 +9,12 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from sim.cost.constants import ElementwiseConstants
-from sim.cost.operators import US, Work, bound_of
+from sim.cost.constants import Constants, ElementwiseConstants, PrefillConstants
+from sim.cost.operators import US, Operator, Work, bound_of
 from sim.hardware.gpu import GPUSpec
-from sim.models.spec import IndexerDims
+from sim.models.spec import IndexerDims, ModelSpec
 from sim.models.states import StateDims
+from sim.state_memory import recurrent_value_bytes
 
 CHUNK = {"gated-delta": 64, "kda": 64, "mamba2": 256, "lightning": 256, "mamba1": 1}
 """Tokens that are computed together as matrix products (flash-linear-attention; Mamba-2's default; one by one in Mamba)."""
@@ -163,3 +164,20 @@ class Indexer:
         """Every pair of a query and an earlier token."""
         flops, moved = self._amounts(Mix(*size))
         return Work(flops, moved, bound_of(flops / self._rate, moved / self._bandwidth, self._launch))
+
+
+def beside(
+    model: ModelSpec, gpu: GPUSpec, constants: Constants, tp: int, prefill: PrefillConstants
+) -> list[tuple[str, Operator, int]]:
+    """What recurrent layers and an indexer do beside their projections, each with its name and how often it runs.
+
+    Args: prefill, constants of the attention of prompts. Every GPU of a tensor-parallel group chooses all keys.
+    """
+    found: list[tuple[str, Operator, int]] = []
+    if (state := model.state) is not None:
+        size = recurrent_value_bytes(model, constants.engine)
+        found.append(("recurrence", RecurrentLayer(constants.elementwise, gpu, state, tp, size), state.layers))
+    if (index := model.indexer) is not None:
+        shares = constants.mla.bandwidth, prefill.compute
+        found.append(("indexer", Indexer(constants.elementwise, gpu, index, *shares), index.layers))
+    return found

@@ -470,7 +470,7 @@ FAMILIES: dict[str, Callable[[Config], dict[str, Any]]] = {
 
 HYBRIDS = {
     "deci": "layers of different shapes", "deepseek_v4": "compressed attention", "falcon_mamba": "nothing",
-    "gemma3n_text": "layers that share keys and values", "gemma4_text": "heads that differ by layer",
+    "gemma3n_text": "layers that share keys and values",
     "glm5_next": "linear attention", "lfm2": "short convolutions", "lfm2_moe": "short convolutions",
     "longcat_flash": "two attentions a layer", "mamba": "nothing", "mamba2": "nothing", "mllama_text_model": "cross-attention",
     "mimo_v2_flash": "heads that differ by layer", "nemotron-nas": "layers of different shapes",

@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.models.hf_families import FAMILIES, latent_attention, sliding_layers
 from sim.models.hf_keys import Config
+from sim.models.spec import FullDims
 
 
 def _biases(config: Config, key: str = "attention_bias", default: bool = False) -> dict[str, Any]:
@@ -158,6 +159,39 @@ def _bailing(config: Config) -> dict[str, Any]:
     } | _sparse(config, "num_experts", 8, "num_shared_experts")  # fmt: skip
 
 
+def _gemma4(config: Config) -> dict[str, Any]:
+    """The larger ones: windowed layers and the others have heads of their own. Small ones share keys and embed each layer."""
+    for key in ("num_kv_shared_layers", "hidden_size_per_layer_input"):
+        if config.values.get(key, 1 if key.startswith("hidden") else 0):
+            raise config.error(key, "layers that share keys, and embeddings of layers, are not modelled")
+    layers = config.integer("num_hidden_layers")
+    listed = config.values.get("layer_types") is not None
+    equal = config.flag("attention_k_eq_v", False)
+    heads = config.integer("num_key_value_heads", default=4)
+    other = config.values.get("per_layer_config") or {}  # as transformers 5 writes it: layer → what is its own
+    if not isinstance(other, dict) or not all(isinstance(each, dict) for each in other.values()):
+        raise config.error("per_layer_config", "expected an object of layers")
+    own = Config(next(iter(other.values()), {}), config.file)
+    far = config.integer("num_global_key_value_heads", default=heads) if equal else heads
+    width = own.integer("head_dim", default=config.integer("global_head_dim", default=512))
+    far = own.integer("num_key_value_heads", default=far)
+    bias = config.flag("attention_bias", False)
+    fields: dict[str, Any] = {
+        "head_dim": config.integer("head_dim", default=256), "kv_heads": heads,
+        "full": FullDims(far, width, equal),
+        "tied": config.flag("tie_word_embeddings", True), "norms": 4, "qk_norm": True, "qkv_bias": bias, "o_bias": bias,
+        "window": config.integer("sliding_window", default=512),
+        "window_layers": sliding_layers(config) if listed else layers - max(layers // 6, 1),
+    }  # fmt: skip
+    if config.flag("enable_moe_block", False):  # experts beside the MLP, which every token visits
+        fields |= {
+            "experts": config.integer("num_experts"), "experts_per_token": config.integer("top_k_experts"),
+            "expert_ffn": config.integer("moe_intermediate_size"), "shared_experts": 1,
+            "shared_ffn": config.integer("intermediate_size"), "norms": 7,
+        }  # fmt: skip
+    return fields
+
+
 NEWER_FAMILIES: dict[str, Callable[[Config], dict[str, Any]]] = {
     "apertus": _apertus,
     "bailing_moe": _bailing,
@@ -167,6 +201,7 @@ NEWER_FAMILIES: dict[str, Callable[[Config], dict[str, Any]]] = {
     "ernie4_5_moe": _ernie_moe,
     "exaone": FAMILIES["llama"],
     "exaone_moe": _exaone_moe,
+    "gemma4_text": _gemma4,
     "glm4_moe_lite": _latent_moe,
     "granitemoeshared": _granite_shared,
     "hunyuan_v1_dense": _hunyuan,

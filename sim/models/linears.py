@@ -55,6 +55,8 @@ def _attention(model: ModelSpec, tp: int) -> list[Linear]:
     if mla is None:
         kv = model.local_kv_heads(tp)
         queries = 2 * heads if model.attn_gate else heads
+        if model.full is not None:
+            return _two_kinds(model, tp)
         return [
             Linear("qkv_proj", "attention", (queries + 2 * kv) * model.head_dim, h, layers),
             Linear("o_proj", "attention", h, heads * model.head_dim, layers),
@@ -73,6 +75,19 @@ def _attention(model: ModelSpec, tp: int) -> list[Linear]:
         Linear("kv_a_proj", "attention", mla.cached, h, layers),
         Linear("kv_b_proj", "attention", heads * (mla.nope + mla.v), mla.kv_lora, layers),
         Linear("o_proj", "attention", h, heads * mla.v, layers),
+    ]
+
+
+def _two_kinds(model: ModelSpec, tp: int) -> list[Linear]:
+    """Attention whose windowed layers have other heads than the rest."""
+    h, heads, full = model.hidden, model.heads // tp, model.full
+    near, far = model.near_layers, model.attending_layers - model.near_layers
+    own, theirs = model.local_kv_heads(tp), max(-(-full.kv_heads // tp), 1)
+    return [
+        Linear("qkv_proj", "attention", (heads + 2 * own) * model.head_dim, h, near),
+        Linear("o_proj", "attention", h, heads * model.head_dim, near),
+        Linear("full_qkv_proj", "attention", (heads + (1 if full.shared else 2) * theirs) * full.head_dim, h, far),
+        Linear("full_o_proj", "attention", h, heads * full.head_dim, far),
     ]
 
 

@@ -62,6 +62,20 @@ class IndexerDims:
 
 
 @dataclass(frozen=True, slots=True)
+class FullDims:
+    """Heads of layers that attend to everything, where windowed layers have others (Gemma 4).
+
+    Attributes:
+        kv_heads, head_dim: as in `ModelSpec`. shared: keys serve as values too, so that there is one projection for both; they
+            are cached apart.
+    """
+
+    kv_heads: int
+    head_dim: int
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Shape of a decoder-only transformer. Counts are of values (weights, heads, layers), never bytes.
 
@@ -79,6 +93,7 @@ class ModelSpec:
         window, window_layers: sliding window in tokens, and how many layers have it (0: none).
         mla: dimensions of multi-head latent attention; None for ordinary attention.
         state: layers with a recurrent state instead of a cache (Mamba, linear attention); None: there are none.
+        full: heads of layers without the window, where these are others than `kv_heads` of `head_dim`.
         indexer: the choice of keys of sparse attention; None: attention sees all of them.
         attention_layers, mlp_layers: how many layers attend, and have an MLP or experts; None: all but the recurrent ones,
             and all.
@@ -120,6 +135,7 @@ class ModelSpec:
     mla: MLADims | None = None
     state: StateDims | None = None
     indexer: IndexerDims | None = None
+    full: FullDims | None = None
     attention_layers: int | None = None
     mlp_layers: int | None = None
     attn_gate: bool = False
@@ -158,6 +174,11 @@ class ModelSpec:
     def attending_layers(self) -> int:
         """Layers with attention, which cache keys and values."""
         return self.layers - self.state_layers if self.attention_layers is None else self.attention_layers
+
+    @property
+    def near_layers(self) -> int:
+        """Attending layers with a sliding window."""
+        return min(self.window_layers, self.attending_layers) if self.window else 0
 
     @property
     def _with_mlp(self) -> int:
@@ -225,7 +246,7 @@ class ModelSpec:
         """Norms, biases, sinks and what recurrent layers have besides, of all layers together."""
         width = self.heads * self.head_dim
         norms = self.norms * self.hidden * (2 if self.norm_bias else 1)
-        attention = 2 * self.head_dim if self.qk_norm else 0
+        attention = 2 * self.head_dim if self.qk_norm and self.full is None else 0
         attention += self.heads if self.sinks else 0
         attention += width + 2 * self.kv_heads * self.head_dim if self.qkv_bias else 0
         attention += self.hidden if self.o_bias else 0
@@ -238,6 +259,9 @@ class ModelSpec:
             sparse += self.experts if self.router_bias else 0
             sparse += self.hidden if self.shared_gate else 0
         total = self.layers * norms + self.attending_layers * attention
+        if self.full is not None and self.qk_norm:
+            far = self.attending_layers - self.near_layers
+            total += 2 * (self.near_layers * self.head_dim + far * self.full.head_dim)
         total += self.state.layers * self.state.small_weights() if self.state else 0
         total += self.indexer.layers * 2 * self.indexer.dim if self.indexer else 0
         return total + self.moe_layers * sparse + self.dense_layers * dense
@@ -302,6 +326,16 @@ class ModelSpec:
         if self.mla is not None:
             index = -(-self.indexer.layers // pp) * self.indexer.cached_bytes if self.indexer else 0
             return layers * self.latent_bytes(mode) + index
+        if self.full is not None:
+            near, far = self.near_token_bytes(mode, tp, pp), -(-(self.attending_layers - self.near_layers) // pp)
+            return near + 2 * far * max(-(-self.full.kv_heads // tp), 1) * mode.vector_bytes(self.full.head_dim)
+        return 2 * layers * self.local_kv_heads(tp) * mode.vector_bytes(self.head_dim)
+
+    def near_token_bytes(self, mode: KVMode, tp: int = 1, pp: int = 1) -> int:
+        """The part of `kv_bytes_per_token` that layers with a sliding window take."""
+        layers = -(-self.near_layers // pp)
+        if self.mla is not None:
+            return layers * self.latent_bytes(mode)
         return 2 * layers * self.local_kv_heads(tp) * mode.vector_bytes(self.head_dim)
 
     def weight_bytes(self, mode: str | WeightMode = "auto", tp: int = 1, pp: int = 1, ep: int = 1) -> int:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from sim.models.spec import IndexerDims, MLADims, ModelSpec
+from sim.models.spec import FullDims, IndexerDims, MLADims, ModelSpec
 from sim.models.states import StateDims
 from workloads.errors import InputError
 
@@ -50,6 +50,7 @@ def _spec(row: dict[str, str]) -> ModelSpec:
         values[key] = row[key]
     values["mla"] = MLADims(*map(int, row["mla"].split("/"))) if row["mla"] else None
     values["indexer"] = IndexerDims(*map(int, row["indexer"].split("/"))) if row["indexer"] else None
+    values["full"] = FullDims(*map(int, row["full"].split("/"))) if row["full"] else None
     values["state"] = _state(row["state"]) if row["state"] else None
     return ModelSpec(**values, gated="ungated" not in features)
 

@@ -37,8 +37,9 @@ COSTS = [
     cost_of("DeepSeek-V3", "h200"),
     cost_of("gpt-oss-20b", "a100"),
     cost_of("Qwen3-Next-80B-A3B", "h200"),
+    cost_of("Gemma-4-31B", "h200"),
     cost_of("Jamba-1.5-Mini", "h200", parallel=ParallelConfig(pipeline=2)),
-    cost_of("DeepSeek-V3.2", "b300", parallel=ParallelConfig(tensor=8)),
+    cost_of("DeepSeek-V3.2", "h200"),
 ]
 costs = st.sampled_from(COSTS)
 chunks = st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 20_000)), min_size=1, max_size=4).map(tuple)

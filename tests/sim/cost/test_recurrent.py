@@ -141,3 +141,17 @@ def test_what_was_not_measured_is_said() -> None:
     cost = steps(NEXT)
     assert cost.uncertainty["recurrence"] >= 0.3
     assert {"recurrence"} <= {each["what"] for each in cost.provenance}
+
+
+def test_windowed_layers_with_heads_of_their_own_read_their_own() -> None:
+    cost = steps("Gemma-4-31B", "h200", 2)
+    near, far = (
+        operator(cost, name, decoding(4, 20_000)) for name in ("attention_decode_windowed", "attention_decode")
+    )
+    assert near.bytes == pytest.approx(4 * 1024 * 50 * 2 * 8 * 256 * 2, rel=0.01)
+    assert far.bytes == pytest.approx(4 * 20_000 * 10 * 2 * 2 * 512 * 2, rel=0.01)
+    prompt = StepShape(chunks=((4096, 0),), sampled=1)
+    near, far = (operator(cost, name, prompt) for name in ("attention_prefill_windowed", "attention_prefill"))
+    assert (near.count, far.count) == (50, 10)
+    assert far.flops == pytest.approx(10 * 2 * 16 * 512 * 4096 * 4096)
+    assert operator(cost, "full_qkv_proj", prompt).flops == 10 * 2 * 4096 * (16 + 2) * 512 * 5376

@@ -39,6 +39,15 @@ SETTINGS = {
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2, "first_k_dense_replace": 1},
     "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 2},
     "exaone_moe": {"num_experts": 8},
+    "gemma4_text": {
+        "hidden_size_per_layer_input": 0,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 2,
+        "enable_moe_block": True,
+        "num_experts": 8,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 704,
+    },
     "granitemoeshared": {"shared_intermediate_size": 700},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"num_experts": 4, "head_dim": 128},
@@ -47,7 +56,7 @@ SETTINGS = {
 # Small weights that are counted otherwise: norms of q and k over all heads instead of one; norms
 # without weights; a router's bias, which is no parameter there.
 ABOUT = {
-    "apertus", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa",
+    "apertus", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "gemma4_text", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa",
     "kimi_linear", "minimax_m2", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe",
 }  # fmt: skip
 WITHOUT = {

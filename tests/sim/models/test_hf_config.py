@@ -106,6 +106,12 @@ def test_missing_head_dim_and_kv_heads_are_derived(tmp_path):
         ({"model_type": "qwen3_5_text", "layer_types": ["linear_attention"] * 32}, "layer_types"),
         ({"model_type": "nemotron_h"}, "hybrid_override_pattern"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "hybrid_override_pattern"),
+        ({"model_type": "gemma4_text"}, "hidden_size_per_layer_input"),
+        (
+            {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2},
+            "num_kv_shared_layers",
+        ),
+        ({"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "per_layer_config": [1]}, "per_layer_config"),
         ({"model_type": "bamba", "mamba_n_heads": 7}, "mamba_n_heads"),
         ({"model_type": "jamba", "attn_layer_period": 0}, "attn_layer_period"),
         ({"model_type": "deepseek_v32"}, "kv_lora_rank"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sim.models import list_models, load_model
+from sim.quantization.kv import kv_mode_for
 from workloads.errors import InputError
 
 # Counted otherwise in their papers, which leave out position rows.
@@ -41,7 +42,7 @@ ABOUT = {
     "Ling-mini-2.0": 16.26, "Ling-flash-2.0": 103, "Ling-1T": 1000, "dots.llm1": 142, "Granite-4.0-Micro": 3.4,
     "AFM-4.5B": 4.62, "Bielik-11B": 11.2, "Mistral-Large-3-675B": 673, "Devstral-2-123B": 125, "GLM-4.7-Flash": 29.9,
     "GLM-4-32B-0414": 32.6, "GLM-4-9B-0414": 9.4, "ChatGLM3-6B": 6.24, "Moonlight-16B-A3B": 15.96, "Gemma-3-270M": 0.268,
-    "Grok-1": 314, "Grok-2": 270, "Falcon-H1-0.5B": 0.521, "Solar-Open-100B": 102.6,
+    "Grok-1": 314, "Gemma-4-31B": 30.7, "Gemma-4-26B-A4B": 25.2, "Grok-2": 270, "Falcon-H1-0.5B": 0.521, "Solar-Open-100B": 102.6,
     # counted by transformers' own modules, which have no vision tower either
     "Qwen3.5-0.8B": 0.7524, "Qwen3.5-2B": 1.8818, "Qwen3.5-4B": 4.2058,
 }  # fmt: skip
@@ -164,3 +165,14 @@ def test_a_token_of_sparse_attention_takes_what_flashmla_says():
     assert model.kv_bytes_per_token("fp8") == 61 * (656 + 132)
     assert model.kv_bytes_per_token("bf16") == 61 * (1152 + 132) == model.kv_bytes_per_token("bf16", tp=8)
     assert load_model("DeepSeek-V3").kv_bytes_per_token("fp8") == 61 * 576
+
+
+def test_windowed_layers_with_heads_of_their_own():
+    """Gemma 4 31B by hand: 50 layers with 16 KV heads of 256 and a window of 1,024, 10 that see everything with 4 of 512."""
+    model = load_model("google/gemma-4-31B-it")
+    near, whole = model.near_token_bytes(kv_mode_for("bf16", "bf16")), model.kv_bytes_per_token("bf16")
+    assert (near, whole - near) == (50 * 2 * 16 * 256 * 2, 10 * 2 * 4 * 512 * 2)
+    assert 1024 * near + 32_768 * (whole - near) == 3_523_215_360
+    assert model.near_token_bytes(kv_mode_for("bf16", "bf16"), tp=8) == near // 8
+    assert model.kv_bytes_per_token("bf16", tp=8) == near // 8 + 10 * 2 * 1 * 512 * 2
+    assert load_model("Gemma-4-26B-A4B").params_active / 1e9 == pytest.approx(3.8, rel=0.01)
