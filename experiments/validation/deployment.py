@@ -98,6 +98,9 @@ def layout_of(row: Row, model: ModelSpec, gpu: GPUSpec, mapped: Mapped) -> Layou
     )
     data = max(data, 1)
     tensor = row.tp
+    if data == 1 and model.experts and pipeline == 1 and _of_each_rank(row):
+        tensor, data = 1, row.n_gpu
+        guesses.append(f"the batch of a rank times {data} GPUs is the load: attention is taken as data-parallel")
     if not tensor and row.n_gpu and data == 1 and re.search(r"\bEP\s?\d+\b", row.notes):
         tensor, data = 1, row.n_gpu // pipeline
         guesses.append("only expert parallelism is stated; attention is taken as data-parallel")
@@ -122,6 +125,13 @@ def layout_of(row: Row, model: ModelSpec, gpu: GPUSpec, mapped: Mapped) -> Layou
         expert = tensor * data
     expert = _fitting_expert(model, max(expert, 1), tensor, data, guesses)
     return Layout(tensor, pipeline, expert, data, replicas, tuple(guesses))
+
+
+def _of_each_rank(row: Row) -> bool:
+    """Whether the batch that a row states is that of one GPU of several, by the load being so many times as much."""
+    batch = _noted(row.notes, r"batch_size column\s*=\s*(\d+)")
+    load = _noted(row.load, r"concurrency\s*=\s*(\d+)")
+    return row.n_gpu > 1 and 0 < load == batch * row.n_gpu
 
 
 def _squared(notes: str, ways: int) -> int:

@@ -52,10 +52,16 @@ def largest_graph(engine: str, gpu: GPUSpec, config: EngineConfig) -> int:
 
 
 def graph_sizes(engine: str, gpu: GPUSpec, config: EngineConfig) -> list[int]:
-    """Captured batch sizes in ascending order; empty where an engine captures none."""
+    """Captured batch sizes in ascending order; empty where an engine captures none, or can use none.
+
+    TensorRT-LLM runs a graph only where all attention ranks have the same batch (`pyexecutor/cuda_graph_runner.py`): padding
+    makes it so.
+    """
     if gpu.arch == "cpu" or not config.cuda_graphs:
         return []
     largest = largest_graph(engine, gpu, config)
+    if not config.cuda_graph_padding and engine == "tensorrt-llm" and config.parallel.data > 1:
+        return []
     if not config.cuda_graph_padding and engine in ("sglang", "tensorrt-llm"):
         return [size for size in _unpadded(engine, largest) if size <= largest]
     lists = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": lambda: _tensorrt_llm(largest)}

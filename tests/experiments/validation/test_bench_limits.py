@@ -68,6 +68,9 @@ def test_what_a_generator_of_deployments_sets(row):
     assert first.settings["kv.memory_utilization"] == 0.8
     assert "depth" not in map_row(row(**other, engine="trtllm", engine_version="1.2.0rc6")).settings
     assert map_row(row(**other, engine="trtllm", engine_version="1.2.0rc6")).prompts == 100
+    candidate = map_row(row(**other, engine="trtllm", engine_version="1.3.0rc1"))
+    assert (candidate.prompts, candidate.settings["kv.prefix_caching"], candidate.settings["depth"]) == (0, False, 1)
+    assert candidate.settings["cuda_graph_padding"] is False
     dump = {**made, "notes": "origin: InferenceX/InferenceMAX dump"}
     assert map_row(row(**dump, engine="vllm", engine_version="0.12.0")).prompts == 0
     number = LIMITS["prompt-and-1500-for-so-many"](load_model("Llama-3.1-8B"), H100, inputs=4000, number=64)

@@ -205,6 +205,9 @@ def test_layouts(row):
     assert layout(**moe, tp="8", n_gpu="8", notes="dp_attention=1 moe_tp=8 moe_ep=1") == (8, 1, 1, 1, 1)
     assert layout(**moe, tp="4", n_gpu="4", notes="dp_attention=1 moe_tp=1 moe_ep=4") == (4, 1, 4, 1, 1)
     assert layout(**moe, tp="1", n_gpu="4", notes="dp_attention=4 moe_tp=1 moe_ep=4") == (1, 1, 4, 4, 1)
+    ranks = "dp_attention=1 moe_tp=2 moe_ep=2; batch_size column=40"  # of a rank: four of them make the load
+    assert layout(**moe, tp="4", n_gpu="4", notes=ranks, concurrency_or_rate="concurrency=160") == (1, 1, 4, 4, 1)
+    assert layout(**moe, tp="4", n_gpu="4", notes=ranks, concurrency_or_rate="concurrency=40") == (4, 1, 2, 1, 1)
     # InferenceX states tensor and expert degree of the same GPUs; a table multiplied them
     dump = "moe_tp=8 moe_ep=8; origin: InferenceX dump"
     assert layout(**moe, tp="64", n_gpu="64", notes=f"dp_attention=1 {dump}") == (8, 1, 8, 1, 1)

@@ -47,6 +47,9 @@ def test_without_padding_only_some_sizes_are_captured():
     assert graph_sizes("tensorrt-llm", H100, exact) == [*range(1, 33), 64, 128, 256, 300]
     assert graph_sizes("sglang", H100, exact) == list(range(1, 257))
     assert graph_sizes("vllm", H100, exact) == graph_sizes("vllm", H100, config(seqs=300))
+    ranks = replace(exact, parallel=ParallelConfig(data=2))  # which seldom have the same batch
+    assert graph_sizes("tensorrt-llm", H100, ranks) == []
+    assert len(graph_sizes("tensorrt-llm", H100, replace(ranks, cuda_graph_padding=True))) > 10
 
 
 def test_a_size_that_is_not_captured_waits_for_launches():
