@@ -21,7 +21,8 @@ MISMATCH = 0.02
 LATE, BUSY = 0.005, 0.8
 """Seconds that the 99th percentile of sending may be behind, and the share of a core that the client may use."""
 _FEWEST = 20
-_SHORT = 0.01  # share of the tokens asked for that may be missing
+_SHORT = 0.01  # share of the tokens asked for that may be missing, or too many
+_FEW = 0.5  # of chunks with text: so few tokens cannot be in them, though a stop word may hold some text back
 
 
 class Overhead:
@@ -114,9 +115,31 @@ def client_warnings(remote: RemoteBackend, found: Found, facts: dict[str, Any]) 
             f"{short:,} of {int(done.sum()):,} answers are shorter than asked for: the server takes {remote.form.force} "
             "and does not do it"
         )
+    warnings += _miscounted(remote, found, facts, done)
     if found.mixed:
         warnings.append("the server counted the tokens of some answers and not of others; of those a chunk is a token")
     return warnings + _slow(remote, found, facts)
+
+
+def _miscounted(remote: RemoteBackend, found: Found, facts: dict[str, Any], done: np.ndarray) -> list[str]:
+    """Whether answers are longer than anybody asked for, or have fewer tokens than came."""
+    warnings = []
+    r = found.requests
+    got, wanted = int(r.output_tokens[done].sum()), facts["output_tokens_wanted"]
+    if remote.forced and got > (1 + _SHORT) * wanted:
+        longer = int((r.output_tokens > r.target_tokens)[done].sum())
+        warnings.append(
+            f"{longer:,} of {int(done.sum()):,} answers are longer than asked for ({got:,} tokens in all where {wanted:,} were "
+            "asked for): the server does not keep to max_tokens, or counts something else"
+        )
+    counted = done & (found.client.counted_output >= 0)
+    tokens, chunks = int(r.output_tokens[counted].sum()), int(found.client.chunks[counted].sum())
+    if tokens < _FEW * chunks:
+        warnings.append(
+            f"the server counts {tokens:,} tokens in answers of {chunks:,} chunks with text: its count (usage) cannot be right, "
+            "nor what follows from it (throughput, TPOT)"
+        )
+    return warnings
 
 
 def _slow(remote: RemoteBackend, found: Found, facts: dict[str, Any]) -> list[str]:

@@ -4,7 +4,8 @@ Definitions (sent = handed to the front end; n = output tokens of a request):
 
 * TTFT = first token − sent; E2E = last token − sent; TPOT = (E2E − TTFT) / (n − 1) for n > 1, every request weight 1.
 * ITL = gap between successive tokens of a request, every gap weight 1; TTFT is never part of it.
-* duration = first planned send → last token. Throughputs count finished requests only.
+* duration = first planned send → last token, or the last send or the end of a request that failed where that is later: requests
+  that fail must not make a run shorter, and so its rates higher. Throughputs count finished requests only.
 * goodput = finished requests that met every SLO / duration; attainment is over requests *sent*.
 * Only finished requests feed a latency. Percentiles are withheld (None) below the sample they need.
 
@@ -111,13 +112,22 @@ def distributions(data: RunData) -> dict[str, Distribution]:
 
 
 def run_duration(data: RunData) -> float | None:
-    """Seconds from the first planned send to the last token of any request; None when no token came."""
-    planned = data.requests.scheduled[np.isfinite(data.requests.scheduled)]
-    ends = token_series.segment_ends(data.tokens)
-    last = np.concatenate([data.requests.finish[np.isfinite(data.requests.finish)], ends])
+    """Seconds from the first planned send to the last token of any request, or the last send or the end of a failed one, where
+    that is later; None when no token came."""
+    r = data.requests
+    planned = r.scheduled[np.isfinite(r.scheduled)]
+    last = np.concatenate([r.finish[np.isfinite(r.finish)], token_series.segment_ends(data.tokens)])
     if not len(planned) or not len(last):
         return None
+    others = np.concatenate([r.sent, _ends(data)[r.status == FAILED]])
+    last = np.concatenate([last, others[np.isfinite(others)]])
     return float(last.max() - planned.min()) or None
+
+
+def _ends(data: RunData) -> np.ndarray:
+    """When each request was over, in seconds: with its last token, or as the client saw it end; NaN where nobody knows."""
+    r = data.requests
+    return r.finish if data.client is None else np.where(np.isfinite(r.finish), r.finish, data.client.stream_end)
 
 
 def littles_law(data: RunData) -> dict:
@@ -184,7 +194,7 @@ def _rates(r: Requests, done: np.ndarray, duration: float | None) -> dict:
 
 def _in_flight(data: RunData) -> InFlight:
     r = data.requests
-    until = np.where((r.status == UNFINISHED), float(data.info["end"]), r.finish)
+    until = np.where((r.status == UNFINISHED), float(data.info["end"]), _ends(data))
     return InFlight.of(r.sent, until)
 
 

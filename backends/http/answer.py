@@ -18,11 +18,16 @@ CONNECT, TIMEOUT, STATUS, CUT, STREAM, EMPTY, BROKEN = (
 KINDS = (CONNECT, TIMEOUT, STATUS, CUT, STREAM, EMPTY, BROKEN)
 """Ways in which a request can fail: no connection; no end in time; an HTTP status that is not 2xx; a stream that ended in the
 middle; an error in it; no token at all; something that is no completion."""
+MOST_ANSWER = 1_000_000
+"""No model gives a longer answer at once: a server that counts more does not count tokens."""
 MOST_TOKENS = 10_000_000
 """No model has a longer context: a server that counts more does not count tokens."""
 _LONGEST = 200  # characters of what a server says that are kept
 _TITLE = re.compile(r"<title[^>]*>([^<]*\S[^<]*)</title", re.IGNORECASE)  # of a page, which says the most in the least
 _DEEPEST = 8  # errors within errors
+_BROKEN_OFF = ("abort", "error", "cancelled")
+"""Reasons for the end of an answer that the server gave up: vLLM's `abort` and `error`, SGLang's `abort`. OpenAI's own are
+`stop`, `length`, `content_filter` and `tool_calls`."""
 _ODD = (ValueError, TypeError, AttributeError, RecursionError)  # what JSON of any shape but that of a chunk leads to
 
 
@@ -102,7 +107,7 @@ class Reader:
             if self._is_error(chunk):
                 self._answer.fail(STREAM, message_of(chunk))
                 return
-            choices = chunk.get("choices") or ()
+            choices = () if self._done else chunk.get("choices") or ()  # what comes after the end is none of the answer
             size = sum([self._choice(choice) for choice in choices])
         except _ODD:
             if event.strip() == DONE:
@@ -129,8 +134,11 @@ class Reader:
 
     def _choice(self, choice: dict[str, Any]) -> int:
         """Characters that were generated in a choice."""
-        if choice.get("finish_reason"):
+        if why := choice.get("finish_reason"):
             self._stopped = True
+            why = why.get("type") if isinstance(why, dict) else why
+            if why in _BROKEN_OFF:
+                self._answer.fail(STREAM, f"the server ended the answer with finish_reason {why}")
         delta = choice.get("delta")
         if delta is None:
             said, size = _text(choice.get("text")), 0
@@ -147,7 +155,7 @@ class Reader:
     def _usage(self, usage: dict[str, Any], with_text: bool) -> None:
         answer = self._answer
         answer.prompt_tokens = _count(usage, "prompt_tokens", answer.prompt_tokens)
-        answer.output_tokens = _count(usage, "completion_tokens", answer.output_tokens)
+        answer.output_tokens = _count(usage, "completion_tokens", answer.output_tokens, MOST_ANSWER)
         answer.cached_tokens = _count(usage.get("prompt_tokens_details"), "cached_tokens", answer.cached_tokens)
         if with_text and len(answer.counts) == len(answer.times) - 1:  # so far with every chunk
             answer.counts.append(max(answer.output_tokens, 0))
@@ -196,9 +204,9 @@ def whole_number(value: Any, most: int = MOST_TOKENS) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _count(usage: Any, key: str, otherwise: int) -> int:
+def _count(usage: Any, key: str, otherwise: int, most: int = MOST_TOKENS) -> int:
     value = usage.get(key) if isinstance(usage, dict) else None
-    return value if whole_number(value) else otherwise
+    return value if whole_number(value, most) else otherwise
 
 
 def _plain(text: str) -> str:

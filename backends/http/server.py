@@ -125,6 +125,8 @@ def _why(answer: Answer) -> str:
         STATUS: "refuses requests",
         BROKEN: "gives no stream",
     }
+    if answer.kind == CUT and answer.status:
+        words[CUT] = "gives no whole answer"
     key = f" {_KEY}" if answer.status in (401, 403) else ""
     return f"{words.get(answer.kind, 'gives no answer')}: {answer.reason.removeprefix(answer.kind).lstrip(': ')}{key}"
 

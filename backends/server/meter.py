@@ -63,14 +63,13 @@ class Tally(Recorder):
     """An engine's records for a server that runs for weeks: sums in place of a row for everything.
 
     Attributes:
-        preemptions: so far. busy: seconds with a step under way, in the engine's time. prefilled: prompt tokens computed.
+        preemptions: so far. prefilled: prompt tokens computed.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.due = float("inf")
         self.preemptions = self.prefilled = 0
-        self.busy = 0.0
         self.step_ends = _Ends()
 
     def accepted(self, seq: Sequence, output_tokens: int) -> None:
@@ -94,7 +93,7 @@ class Tally(Recorder):
     def stepped(self, plan: StepPlan, start: float, ends: Seq[float], state: EngineState | None) -> None:
         """A plan came back."""
         self.steps += len(ends)
-        self.busy += ends[-1] - start
+        self._busy += ends[-1] - start
         self.prefilled += sum(chunk.tokens for chunk in plan.chunks)
         if plan.cohort is not None:
             self.step_ends.count += len(ends)

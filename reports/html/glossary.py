@@ -13,7 +13,8 @@ GLOSSARY = (
     ("E2E from schedule", "The same from the time at which it should have been sent: it does not flatter a client that "
      "falls behind."),
     ("Output throughput", "Output tokens of finished requests / duration, where duration runs from the first planned "
-     "send to the last token. Warm-up and drain are in it; the steady value leaves them out."),
+     "send to the last token, or to the end of a request that failed later. Warm-up and drain are in it; the steady "
+     "value leaves them out."),
     ("Total throughput", "Input and output tokens of finished requests / duration. Never compare it with output "
      "throughput."),
     ("Peak second", "The most tokens handed out in any one second."),

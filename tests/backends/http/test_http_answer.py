@@ -96,6 +96,8 @@ def test_a_count_in_every_chunk_is_taken_and_one_in_the_last_alone_is_not() -> N
         ((text("a"), {"error": {"message": "out of memory"}}, "[DONE]"), "error in the stream", "out of memory"),
         ((text("a"), "{broken", "[DONE]"), "not understood", "{broken"),
         (("3", "[DONE]"), "not understood", "3"),
+        ((text("a"), {"choices": [{"text": "", "finish_reason": "abort"}]}, "[DONE]"), "error in the stream", "abort"),
+        ((text("a"), {"choices": [{"text": "", "finish_reason": {"type": "error"}}]}), "error in the stream", "error"),
     ],
 )
 def test_what_is_no_whole_answer_has_failed(events: tuple, kind: str, words: str) -> None:
@@ -121,3 +123,14 @@ def test_a_reason_to_stop_is_as_good_as_done() -> None:
 )  # fmt: skip
 def test_errors_in_the_forms_that_servers_have(said: object, words: str) -> None:
     assert message_of(said) == words
+
+
+def test_what_comes_after_the_end_is_no_part_of_the_answer_but_its_count_is() -> None:
+    late = read(text("a"), text("b"), "[DONE]", text("c"), {"choices": [], "usage": {"completion_tokens": 2}})
+    assert late.text == "ab" and list(late.times) == [1.0, 2.0] and late.good and late.output_tokens == 2
+
+
+def test_no_answer_has_millions_of_tokens() -> None:
+    """They would each become a row; what a server counts beyond reason is no count."""
+    huge = read(text("a"), text("b"), {"choices": [], "usage": {"completion_tokens": 9_000_000}}, "[DONE]")
+    assert source_of(huge) == "chunks" and total_of(huge) == 2

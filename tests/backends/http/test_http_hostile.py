@@ -17,7 +17,7 @@ pytest.importorskip("aiohttp")
 
 from backends.http import client as client_module
 from backends.http import events as events_module
-from backends.http.answer import BROKEN, CONNECT, CUT, EMPTY, MOST_TOKENS, STATUS, STREAM, Answer, Reader, message_of
+from backends.http.answer import BROKEN, CONNECT, CUT, EMPTY, MOST_ANSWER, STATUS, STREAM, Answer, Reader, message_of
 from backends.http.client import Access, Client
 from backends.http.events import DONE, EventStream, EventTooLong
 from backends.http.metrics import Watch, parse
@@ -222,8 +222,8 @@ def test_a_count_that_cannot_be_one_is_none(count: object, each: bool) -> None:
 
 
 def test_the_largest_count_is_one() -> None:
-    got = answered(HEAD + sse(chunk("a"), json.dumps({"choices": [], "usage": {"completion_tokens": MOST_TOKENS}})))
-    assert source_of(got) == USAGE and tokens_of_chunks(got).tolist() == [MOST_TOKENS]
+    got = answered(HEAD + sse(chunk("a"), json.dumps({"choices": [], "usage": {"completion_tokens": MOST_ANSWER}})))
+    assert source_of(got) == USAGE and tokens_of_chunks(got).tolist() == [MOST_ANSWER]
 
 
 def test_a_page_without_end_is_read_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:

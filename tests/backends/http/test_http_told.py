@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -112,3 +113,61 @@ def test_priorities_go_along_where_the_server_takes_them(tmp_path: Path, takes: 
     assert all(body.get("ignore_eos", False) is ("ignore_eos" in takes) for body in server.calls[-6:])
     told = "the server takes no priorities: requests are sent without"
     assert (told in data.warnings) is ("priority" not in takes)
+
+
+def test_requests_that_fail_make_no_rate_higher(tmp_path: Path) -> None:
+    """A server that goes away after five of twelve requests has not served faster than one that answers all."""
+
+    async def gone(call: Call) -> None:
+        if len(call.server.calls) > 6:
+            call.writer.transport.abort()
+            return None
+        return await answer(call)
+
+    traffic = {**SYNTHETIC, "arrivals": {"process": "constant", "rate": 40.0}}
+    data = run(FakeServer(script=gone), tmp_path, traffic={"synthetic": traffic})
+    summary = summarize(data)
+    assert summary["failed"] > 0 and summary["completed"] > 0
+    assert summary["duration"] >= 11 / 40  # to the last send
+    assert summary["request_throughput"] <= summary["completed"] * 40 / 11
+
+
+def test_a_request_that_hung_is_part_of_the_run_until_it_failed(tmp_path: Path) -> None:
+    async def hangs(call: Call) -> None:
+        if len(call.server.calls) == 5:
+            await call.start()
+            await call.event(call.chunk("a"))
+            await asyncio.sleep(5)
+            return None
+        return await answer(call)
+
+    data = run(FakeServer(script=hangs), tmp_path, backend={"timeout": "700ms"})
+    again = read_run(write_run(data, tmp_path / "run"))
+    for each in (data, again):
+        summary = summarize(each)
+        assert summary["failed"] == 1 and summary["duration"] > 0.65
+        assert summary["max_concurrent_requests"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "counted", "words"),
+    [(2, 2, "are longer than asked for"), (1, 0.2, "its count (usage) cannot be right"), (1, 1, "")],
+)
+def test_counts_that_are_not_what_was_asked_for_or_came(
+    tmp_path: Path, tokens: int, counted: float, words: str
+) -> None:
+    """Answers twice as long as asked for; a `usage` of a fifth of the chunks that came."""
+
+    async def odd(call: Call) -> None:
+        size = call.body.get("max_tokens", 16) * tokens
+        await call.start()
+        for _ in range(size):
+            await call.event(call.chunk(" w"))
+        await call.event({"choices": [], "usage": call.usage(max(round(size * counted), 1))})
+        await call.event("[DONE]")
+        await call.end()
+
+    found = [
+        each for each in run(FakeServer(script=odd), tmp_path).warnings if "longer than" in each or "usage" in each
+    ]
+    assert len(found) == bool(words) and all(words in each for each in found)
