@@ -78,7 +78,7 @@ def _part(
     sent = apart.sent if onward is not None else np.full(len(own), np.nan)
     seen = seen_of(own, sent, sent, queued)
     engine = member.engine
-    tokens = tokens_of(engine)
+    tokens, _ = tokens_of(engine)
     if onward is not None:
         keep = ~onward[tokens.request]
         columns = (tokens.request, tokens.start, tokens.first_step, tokens.steps)

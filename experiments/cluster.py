@@ -20,9 +20,8 @@ from heapq import heappop, heappush
 import numpy as np
 import simpy
 
-from backends.sim.executor import SimExecutor
 from experiments.cluster_records import assemble
-from experiments.delivery import CountingExecutor, Delivery
+from experiments.delivery import Delivery
 from experiments.driver import NEVER, LoadDriver
 from experiments.records import sessions
 from experiments.resolve import Resolved
@@ -309,7 +308,7 @@ class Member(Replica):
         if not cluster.source.listens:  # what clients see is worked out at the end, as in any open loop
             self._told = Delivery(front.token_seconds, front.output_work)
         seldom = resolved.engine.scheduler.poll_interval > 1
-        self.engine = simulated(resolved, stretch, CountingExecutor if self._counts or seldom else SimExecutor, engine)
+        self.engine = simulated(resolved, stretch, self._counts or seldom, engine)
         if self.engine.held_back:
             self.delivery = self._told = Delivery(front.token_seconds, 0.0)
             self._counts = False

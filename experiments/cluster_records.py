@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.admission_limits import gate_reservation, kept_back, learned_reservation, whole_prompts
+from experiments.drafts import told
 from experiments.front_end_limits import front_end_limits
 from experiments.host import host_facts
 from experiments.records import Ledger, collect, rows_only
@@ -52,7 +53,7 @@ def assemble(
     engines = [replica.engine for replica in cluster.replicas]
     out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
     last = max(out, *(replica.delivery.time(end) for replica in cluster.replicas))
-    info = {**resolved.info, "complete": complete, "end": last, "process": traffic.name}
+    info = {**resolved.info, "complete": complete, "end": last, "process": traffic.name, **told(engines)}
     timed = resolved.workload.load.mode == "open"
     warnings = [*resolved.warnings, *alarming(traffic.notes, timed=timed), *whole_prompts(engines[0], requests)]
     if engines[0].config.scheduler.gate in RESERVING:

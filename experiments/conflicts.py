@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
+from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig, SpeculationConfig
 from sim.engine.state import RESERVING
 from sim.presets import Preset
 from workloads.errors import InputError
@@ -18,7 +18,9 @@ from workloads.errors import InputError
 NO_BUDGET = 1 << 24
 """Token budget of a scheduler that has none, as the presets write it."""
 
-SECTIONS = {"scheduler": SchedulerConfig, "kv": KVConfig, "parallel": ParallelConfig}
+SECTIONS = {
+    "scheduler": SchedulerConfig, "kv": KVConfig, "parallel": ParallelConfig, "speculation": SpeculationConfig,
+}  # fmt: skip
 
 USER, PRESET, DERIVED, DEFAULT = "user", "preset", "derived", "default"
 """Who said a value: the workload file, the preset, what follows from other values, nobody."""
@@ -98,6 +100,7 @@ def settle(draft: Draft, preset: Preset) -> None:
     _allocator(draft)
     _scheduler(draft)
     _memory_policy(draft)
+    _speculation(draft)
     for key, why in _idle(draft):
         if draft.user(key):
             draft.refuse(key, f"has no effect: {why}", "remove it")
@@ -172,6 +175,42 @@ def _memory_policy(draft: Draft) -> None:
         draft.notices.append("engine.scheduler.gate: max-length counts shared prefixes once for each sequence")
 
 
+def _speculation(draft: Draft) -> None:
+    method, tokens = draft["speculation.method"], draft["speculation.num_speculative_tokens"]
+    if method == "none":
+        return
+    place = "speculation.method"
+    for key, what, example in (
+        ("num_speculative_tokens", "how many tokens are guessed", "num_speculative_tokens: 3"),
+        ("acceptance", "how likely a guess holds", "acceptance: 0.7, or [0.8, 0.7, 0.6]: one rate for each draft"),
+        ("draft_model", "who guesses", "draft_model: and a model's name or folder"),
+    ):
+        needed = key != "draft_model" or method == "draft-model"
+        unsaid = draft[f"speculation.{key}"] in ((None,) if key == "acceptance" else (0, ""))
+        if needed and unsaid:
+            draft.refuse(
+                place, f"speculation by {method} needs to know {what} (engine.speculation.{key})", f"write {example}"
+            )
+    rates = draft["speculation.acceptance"]
+    if isinstance(rates, tuple) and len(rates) != tokens:
+        message = f"{len(rates)} rates for {tokens} drafts (num_speculative_tokens)"
+        draft.refuse("speculation.acceptance", message, "write one rate for each draft, or a single one")
+    if draft["scheduler.name"] == "static":
+        draft.refuse(place, "a static batch does not speculate", "use another scheduler, or method: none")
+    if draft["parallel.pipeline"] > 1:
+        draft.refuse(place, "speculation over pipeline stages is not simulated", "write pipeline: 1, or method: none")
+    seats, budget = draft["scheduler.max_num_seqs"], draft["scheduler.max_num_batched_tokens"]
+    most = draft["speculation.disable_by_batch_size"]
+    if most >= seats:
+        message = f"has no effect: no more than {seats:,} sequences ever run (max_num_seqs)"
+        draft.refuse("speculation.disable_by_batch_size", message, "remove it, or write a smaller number")
+    if (most or seats) * (1 + tokens) > budget:
+        draft.notices.append(
+            f"engine.speculation: {most or seats:,} sequences with {tokens} drafts each are more than max_num_batched_tokens "
+            f"{budget:,}: some go without drafts then"
+        )
+
+
 def _idle(draft: Draft) -> Iterator[tuple[str, str]]:
     """Settings that nothing reads in this configuration, and why."""
     yield from _idle_kv(draft)
@@ -179,6 +218,11 @@ def _idle(draft: Draft) -> Iterator[tuple[str, str]]:
     yield from _idle_policy(draft)
     if draft["depth"] == 1:
         yield "stops_ahead", "it matters with several plans in flight (depth 2)"
+    if draft["speculation.method"] == "none":
+        for key in ("num_speculative_tokens", "acceptance", "draft_model", "disable_by_batch_size"):
+            yield f"speculation.{key}", "nothing is guessed (speculation.method: none)"
+    elif draft["speculation.method"] != "draft-model":
+        yield "speculation.draft_model", f"method {draft['speculation.method']} has no model of its own"
     if draft["host"] == "none":
         why = "it is about the host's time, which is switched off (host: none)"
         yield "cuda_graphs", why
@@ -195,6 +239,10 @@ def _moot(draft: Draft) -> Iterator[tuple[str, str]]:
         yield "scheduler.gate", "a contiguous slab is the reservation"
     if draft["scheduler.victim"] == "none":
         yield "scheduler.preemption", "nobody is ever preempted (victim: none)"
+    if draft["speculation.method"] == "none":
+        yield "speculation.method", "nothing is guessed"
+    elif not draft["speculation.disable_by_batch_size"]:
+        yield "speculation.disable_by_batch_size", "every step has drafts"
     if draft["scheduler.name"] == "static":
         yield "scheduler.victim", "a static batch is never preempted"
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from backends.sim.drafting import DraftingExecutor
 from backends.sim.executor import SimExecutor
 from reports.run_data import TokenTimes
 
 
-class CountingExecutor(SimExecutor):
-    """Tells how many sequences the plan that came back last decodes (`rows`), and whether it computes prompts (`prompts`)."""
+class Counting:
+    """Has an executor tell how many tokens the plan that came back last gave those who decode (`rows`; in each of its steps), and
+    whether it computes prompts (`prompts`)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,13 +31,22 @@ class CountingExecutor(SimExecutor):
     def submit(self, plan: Any, *args: Any) -> Any:
         """Run a plan."""
         outcome = super().submit(plan, *args)
-        self._sent[id(outcome)] = plan.rows, bool(plan.chunks)
+        tokens = plan.rows if outcome.gained is None else sum(outcome.gained)
+        self._sent[id(outcome)] = tokens, bool(plan.chunks)
         return outcome
 
     def collect(self, ticket: Any) -> Any:
         """What came of a plan; the last step of a stretch comes as one of its own, of the same sequences."""
         self.rows, self.prompts = self._sent.pop(id(ticket), (self.rows, self.prompts))
         return super().collect(ticket)
+
+
+class CountingExecutor(Counting, SimExecutor):
+    """Of engines that decode a token a step."""
+
+
+class CountingDrafts(Counting, DraftingExecutor):
+    """Of engines that speculate."""
 
 
 class Delivery:
@@ -70,15 +81,19 @@ class Delivery:
         out = self.out[at] if at >= 0 else end
         return (out if out > end else end) + self.lag
 
-    def apply(self, tokens: TokenTimes, *others: np.ndarray) -> None:
-        """Turn times at the engine into times at the client, in place: those of tokens, and `others`, which are among them."""
+    def apply(self, tokens: TokenTimes, *others: np.ndarray, counts: np.ndarray | None = None) -> None:
+        """Turn times at the engine into times at the client, in place: those of tokens, and `others`, which are among them.
+
+        Args:
+            counts: tokens of every decode step, where it gave sequences several.
+        """
         if not self.work:
             for times in (tokens.start, tokens.step_ends, *others):
                 times += self.lag
             return
         ends, out = np.array(self.ends), np.array(self.out)
         if not len(ends):  # nobody had to wait for it: worked out afterwards
-            ends, out = tokens.step_ends.copy(), drained(tokens, self.work)
+            ends, out = tokens.step_ends.copy(), drained(tokens, self.work, counts)
         for times in (tokens.start, tokens.step_ends, *others):
             at = np.searchsorted(ends, times, "right") - 1
             known = at >= 0
@@ -86,12 +101,14 @@ class Delivery:
             times += self.lag
 
 
-def drained(tokens: TokenTimes, work: float) -> np.ndarray:
-    """When the tokens of every decode step are out, from how many sequences have one then."""
+def drained(tokens: TokenTimes, work: float, counts: np.ndarray | None = None) -> np.ndarray:
+    """When the tokens of every decode step are out, from how many sequences have one then, or from their `counts`."""
     ends = tokens.step_ends
-    change = np.zeros(len(ends) + 1)
-    np.add.at(change, tokens.first_step, 1)
-    np.add.at(change, tokens.first_step + tokens.steps, -1)
-    busy = np.cumsum(np.cumsum(change)[: len(ends)]) * work
+    if counts is None:
+        change = np.zeros(len(ends) + 1)
+        np.add.at(change, tokens.first_step, 1)
+        np.add.at(change, tokens.first_step + tokens.steps, -1)
+        counts = np.cumsum(change)[: len(ends)]
+    busy = np.cumsum(counts) * work
     before = np.concatenate([[0.0], busy[:-1]]) if len(ends) else busy
     return np.maximum(busy + np.maximum.accumulate(ends - before), ends) if len(ends) else ends

@@ -136,6 +136,9 @@ def _check_engine(alone: Workload, found: Resolved) -> None:
     if found.engine.scheduler.name == "static":
         message = "a static batch computes prompts and answers in one, so they cannot be apart"
         raise alone.error("engine.scheduler.name", message, "use chunked-prefill or continuous")
+    if found.engine.speculation.active:
+        message = "speculative decoding with prefill apart from decode is not simulated"
+        raise alone.error("engine.speculation.method", message, "write method: none, or no cluster.prefill and decode")
     if found.engine.kv.allocator == "contiguous":
         message = "slabs are set aside for prompt and answer in one, so KV of prompts cannot be handed over"
         raise alone.error("engine.kv.allocator", message, "use paged or radix")

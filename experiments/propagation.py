@@ -60,29 +60,34 @@ class Mix:
             self.deviations = {kind: value * scale for kind, value in self.deviations.items()}
         self.deviations[FRONT] = min(front, max(left, _SURE)) if left else front
 
-    def shares(self, rows: int, context: int, chunks: int = 0, tokens: int = 0, past: int = 0) -> dict[str, float]:
+    def shares(
+        self, rows: int, context: int, chunks: int = 0, tokens: int = 0, past: int = 0, drafts: int = 0
+    ) -> dict[str, float]:
         """Share of each class in a step of `rows` decoding rows over `context` tokens, and `chunks` chunks of `tokens`
-        prompt tokens each, after `past` that are cached."""
+        prompt tokens each, after `past` that are cached; with `drafts` drafts a row."""
         sizes = (rows.bit_length(), context.bit_length(), chunks.bit_length(), tokens.bit_length(), past.bit_length())
-        found = self._known.get(sizes)
+        found = self._known.get((*sizes, drafts))
         if found is None:
-            found = self._known[sizes] = self._shares(*map(_middle, sizes))
+            found = self._known[*sizes, drafts] = self._shares(*map(_middle, sizes), drafts)
         return found
 
     def of(self, shape: StepShape) -> dict[str, float]:
         """Share of each class in a step."""
         rows, context = shape.decode_rows + shape.padding_tokens, shape.decode_context + shape.padding_context
-        count = len(shape.chunks)
+        count, drafts = len(shape.chunks), shape.passes
         if not count:
-            return self.shares(rows, context)
+            return self.shares(rows, context, drafts=drafts)
         tokens = past = 0
         for new, before in shape.chunks:
             tokens += new
             past += before
-        return self.shares(rows, context, count, tokens // count, past // count)
+        return self.shares(rows, context, count, tokens // count, past // count, drafts)
 
-    def _shares(self, rows: int, context: int, chunks: int, tokens: int, past: int) -> dict[str, float]:
-        shape = StepShape(rows, max(context, rows), ((tokens, past),) * chunks, rows + chunks)
+    def _shares(self, rows: int, context: int, chunks: int, tokens: int, past: int, drafts: int) -> dict[str, float]:
+        verified = rows * drafts
+        shape = StepShape(
+            rows, max(context, rows), ((tokens, past),) * chunks, rows + chunks + verified, drafts=verified, passes=drafts
+        )  # fmt: skip
         seconds: dict[str, float] = {}
         for operator in self.cost.explain(shape):
             kind = class_of(operator.name)

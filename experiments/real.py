@@ -216,6 +216,8 @@ def check_engine(draft: Draft, prepared: Prepared) -> None:
     for key in ("parallel.tensor", "parallel.pipeline", "parallel.expert", "parallel.data"):
         if draft[key] > 1:
             draft.refuse(key, "a real model runs on one device here", "write 1, or use backend sim")
+    if draft["speculation.method"] != "none":
+        draft.refuse("speculation.method", "the real engine decodes one token a step", "write none, or use backend sim")
     if draft.user("host"):
         draft.notices.append("engine.host has no effect on a real engine: its host takes the time that it takes")
     draft.idle["host"] = "a real engine's host takes the time that it takes"

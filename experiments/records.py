@@ -40,21 +40,26 @@ def collect(
     engine: Engine, driver: LoadDriver, traffic: Traffic, ledger: Ledger
 ) -> tuple[Requests, TokenTimes, Timeline]:
     """All columns of a run."""
-    tokens = tokens_of(engine)
+    tokens, counts = tokens_of(engine)
     requests = requests_of(engine, driver, traffic, ledger, tokens)
     timeline = build_timeline(engine, requests, tokens, ledger.end)
-    ledger.delivery.apply(tokens, requests.first_token, requests.finish)
+    ledger.delivery.apply(tokens, requests.first_token, requests.finish, counts=counts)
     if not ledger.complete:
         requests = rows_only(requests, np.isfinite(requests.sent) & (requests.sent <= ledger.end))
     return requests, tokens, timeline
 
 
-def tokens_of(engine: Engine) -> TokenTimes:
-    """Token times at the engine. A stay after a swap has no token of its own at its start: its first step gives it one."""
+def tokens_of(engine: Engine) -> tuple[TokenTimes, np.ndarray | None]:
+    """Token times at the engine, and tokens of every decode step where it gave sequences several.
+
+    A stay after a swap has no token of its own at its start: its first step gives it one.
+    """
     recorder = engine.recorder
     columns = recorder.segments.array()
     row, tick, ticks = (columns[name].astype(np.int64) for name in ("row", "tick", "ticks"))
     start, ends = columns["start"].copy(), np.array(recorder.step_ends, np.float64)
+    if engine.config.speculation.active:
+        return _one_by_one(row, start, tick, ticks, np.array(recorder.gains, np.int64), ends)
     back = np.isnan(start)
     if back.any():
         keep = ~(back & (ticks == 0))
@@ -63,8 +68,22 @@ def tokens_of(engine: Engine) -> TokenTimes:
         tick[back] += 1
         ticks[back] -= 1
     if engine.held_back:
-        return _delivered_at_once(engine, row, ticks)
-    return TokenTimes(row, start, tick, ticks, ends)
+        return _delivered_at_once(engine, row, ticks), None
+    return TokenTimes(row, start, tick, ticks, ends), None
+
+
+def _one_by_one(
+    row: np.ndarray, start: np.ndarray, tick: np.ndarray, ticks: np.ndarray, gains: np.ndarray, ends: np.ndarray
+) -> tuple[TokenTimes, np.ndarray]:
+    """Segments of one token each, for steps that give several: `gains[i]` at the i-th step of all segments together."""
+    before = np.cumsum(ticks) - ticks
+    step = np.repeat(tick - before, ticks) + np.arange(len(gains))
+    began = ~np.isnan(start)
+    rows = np.concatenate([row[began], np.repeat(np.repeat(row, ticks), gains)])
+    starts = np.concatenate([start[began], np.repeat(ends[step], gains)])
+    nothing = np.zeros(len(rows), np.int64)
+    counts = np.bincount(step, gains, len(ends))
+    return TokenTimes(rows, starts, nothing, nothing.copy(), ends), counts
 
 
 def _delivered_at_once(engine: Engine, row: np.ndarray, ticks: np.ndarray) -> TokenTimes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.conflicts import DEFAULT, DERIVED, PRESET, SECTIONS, USER, Draft, OwnAllocator, settle
 from experiments.registries import REAL, REMOTE
 from experiments.schema import Workload
-from experiments.schema.workload import HTTP_KEYS, REAL_KEYS, gpu_source
+from experiments.schema.workload import HTTP_KEYS, REAL_KEYS, gpu_source, model_source
 from experiments.states import bound_by_states, settle_states, state_notices
 from experiments.traffic import make_traffic
 from sim.config import EngineConfig, KVConfig
@@ -120,6 +120,7 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
         *([model.notes] if model.notes.startswith(UNKNOWN_FAMILY) else ()),
         *getattr(cost, "notes", ()),
         *_oracles(engine),
+        *_assumed(engine),
         *_windows(model, engine),
         *_shortened(model, engine, budget),
         *state_notices(model, engine, budget),
@@ -276,6 +277,8 @@ def _draft(workload: Workload, base: EngineConfig, preset: Preset) -> Draft:
         for part in key.split("."):
             value = getattr(value, part)
         values[key], sources[key] = value, USER
+    if values["speculation.draft_model"]:
+        values["speculation.draft_model"] = model_source(values["speculation.draft_model"], workload.folder)
     if "preset" in written:
         sources["preset"] = USER
     return Draft(values, sources, workload.error)
@@ -297,7 +300,7 @@ def _placed(workload: Workload, error: InputError) -> InputError:
     if error.place.file is not None:
         return error
     key = error.place.key or "engine"
-    if key.split(".")[0] in ("kv", "scheduler", "parallel", "quantization"):
+    if key.split(".")[0] in ("kv", "scheduler", "parallel", "quantization", "speculation"):
         key = f"engine.{key}"
     return InputError(error.message, place=replace(workload.place(key), key=key), hint=error.hint)
 
@@ -338,6 +341,17 @@ def _oracles(engine: EngineConfig) -> list[str]:
     if engine.kv.allocator == "contiguous" and engine.kv.slab == "exact":
         labels.append("slab exact is an oracle: it knows the true length of every answer; no real engine can")
     return labels
+
+
+def _assumed(engine: EngineConfig) -> list[str]:
+    """What no simulation can know must be said."""
+    speculation = engine.speculation
+    if not speculation.active:
+        return []
+    rates = ", ".join(f"{rate:.0%}" for rate in dict.fromkeys(speculation.rates))
+    return [
+        f"how many drafts hold is assumed, not predicted: {rates} of those before which all held (engine.speculation.acceptance)"
+    ]
 
 
 def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str, Any]:

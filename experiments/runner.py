@@ -15,10 +15,13 @@ from collections.abc import Callable, Generator
 import numpy as np
 import simpy
 
+from backends.sim.acceptance import Acceptance
+from backends.sim.drafting import DraftingExecutor
 from backends.sim.executor import SimExecutor
 from experiments.admission_limits import gate_reservation, kept_back, learned_reservation, whole_prompts
 from experiments.clock import WallClock
-from experiments.delivery import CountingExecutor, Delivery
+from experiments.delivery import CountingDrafts, CountingExecutor, Delivery
+from experiments.drafts import told
 from experiments.driver import NEVER, LoadDriver
 from experiments.front_end_limits import front_end_limits
 from experiments.host import host_facts
@@ -76,6 +79,7 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
     requests, tokens, timeline = collect(replica.engine, replica.driver, traffic, ledger)
     out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
     info = {**resolved.info, "complete": complete, "end": max(replica.delivery.time(end), out), "process": traffic.name}
+    info |= told([replica.engine])
     host = _host(loop_seconds, replica)
     timed = resolved.workload.load.mode == "open"
     warnings = [*resolved.warnings, *alarming(traffic.notes, timed=timed), *whole_prompts(replica.engine, requests)]
@@ -118,7 +122,7 @@ class Replica:
             # Who waits for answers must know when they are out; otherwise it can be worked out at the end.
             self._counts = front.output_work > 0 and self.driver.listens
             seldom = resolved.engine.scheduler.poll_interval > 1
-            self.engine = simulated(resolved, stretch, CountingExecutor if self._counts or seldom else SimExecutor)
+            self.engine = simulated(resolved, stretch, counting=self._counts or seldom)
             if self.engine.held_back:  # a batch that is handed out whole at its end is no stream
                 self.delivery, self._counts = Delivery(front.token_seconds, 0.0), False
         else:  # what the front end takes is part of what is measured
@@ -274,17 +278,19 @@ def without_collecting(loop: Callable[[], bool]) -> bool:
             gc.enable()
 
 
-def simulated(
-    resolved: Resolved, stretch: bool, executor: type[SimExecutor], engine: type[Engine] = Engine
-) -> Engine:  # fmt: skip
-    """The engine of a workload in virtual time."""
-    budget = resolved.budget
+def simulated(resolved: Resolved, stretch: bool, counting: bool, engine: type[Engine] = Engine) -> Engine:
+    """The engine of a workload in virtual time; `counting`, with an executor that tells what plans were like."""
+    budget, depth, speculation = resolved.budget, resolved.engine.depth, resolved.engine.speculation
+    if speculation.active:
+        acceptance = Acceptance(speculation.rates, resolved.workload.seed)
+        kind = CountingDrafts if counting else DraftingExecutor
+        executor = kind(resolved.cost, depth, acceptance=acceptance)
+    else:
+        executor = (CountingExecutor if counting else SimExecutor)(resolved.cost, depth)
     host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))
     return make_engine(
-        resolved.engine, executor(resolved.cost, resolved.engine.depth), capacity=budget.kv_tokens,
-        max_len=budget.max_model_len, host_tokens=host_tokens, stretch=stretch, state_tokens=budget.state_tokens,
-        kept_states=budget.kept_states,
-        engine=engine,
+        resolved.engine, executor, capacity=budget.kv_tokens, max_len=budget.max_model_len, host_tokens=host_tokens,
+        stretch=stretch, state_tokens=budget.state_tokens, kept_states=budget.kept_states, engine=engine,
     )  # fmt: skip
 
 

@@ -132,6 +132,10 @@ def _drawer(plan: Plan) -> Callable[[], int]:
 def _simulated(resolved: Resolved) -> tuple[Any, Any, Words]:
     from backends.server.simulated import make_simulated
 
+    if resolved.engine.speculation.active:
+        raise resolved.workload.error(
+            "engine.speculation", "the stand-in server hands out one token of each sequence a step", "remove it"
+        )
     words = _words(resolved)
     budget = resolved.budget
     host_tokens = int(resolved.engine.kv.swap_gib * (1 << 30) // max(budget.bytes_per_token, 1))

@@ -18,6 +18,7 @@ from reports.gate import GateResult
 from reports.metrics import notices
 from reports.pools import pool_rows
 from reports.run_data import RunData
+from reports.speculation import speculation_rows
 from reports.uncertainty import interval_of, told
 from reports.wording import alike, between, clean, encodable, number, seconds, setting, share, simulator_speed
 
@@ -122,6 +123,8 @@ def _sections(data: RunData, s: dict) -> Iterable[list[tuple]]:
             ("Goodput (req/s)", number(s["request_goodput"]), "request_goodput"),
         ]
     yield _engine(s)
+    if drafts := speculation_rows(s):
+        yield drafts
     if s.get("replicas"):
         yield _replicas(s)
     if s.get("pools"):

@@ -26,6 +26,7 @@ from reports.pools import pool_figures
 from reports.replicas import replica_figures
 from reports.run_data import CANCELLED, FAILED, FINISHED, REFUSED, UNFINISHED, Requests, RunData
 from reports.saturation import saturation
+from reports.speculation import speculation_figures
 from reports.uncertainty import uncertain
 from reports.wording import alike
 
@@ -74,6 +75,7 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     summary |= _schedule(data, found)
     summary |= _engine(data)
     summary |= kv_use(data)
+    summary |= speculation_figures(data)
     summary |= replica_figures(data)
     summary |= pool_figures(data)
     if not timed:

@@ -22,7 +22,7 @@ from workloads.registry import resolve as find
 
 def make_allocator(
     kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None, state_tokens: int = 0,
-    kept_states: int = 0,
+    kept_states: int = 0, drafts: int = 0,
 ) -> KVAllocator:  # fmt: skip
     """The allocator that `kv` names, over `capacity` tokens.
 
@@ -31,6 +31,7 @@ def make_allocator(
         oracle: true answer lengths, for `exact` slabs.
         state_tokens: what every sequence takes of a paged pool for its recurrent states, in tokens: whole blocks.
         kept_states: recurrent states that a radix tree may keep; 0 for models without.
+        drafts: tokens beyond what it knows for which a sequence may need memory.
 
     Raises:
         InputError: no such allocator or slab, or one that needs an oracle where there is none.
@@ -40,7 +41,7 @@ def make_allocator(
     if kv.allocator == "radix":
         return RadixAllocator(capacity, kv.prefix_caching, kept_states)
     if kv.allocator == "contiguous":
-        return _contiguous(kv, capacity, max_len, oracle)
+        return _contiguous(kv, capacity, max_len, oracle, drafts)
     make = find("allocator", kv.allocator, ALLOCATORS, "twinserve.allocators")
     known = {
         "capacity": capacity,
@@ -54,7 +55,9 @@ def make_allocator(
     return make(**{name: value for name, value in known.items() if name in accepted})
 
 
-def _contiguous(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None) -> KVAllocator:
+def _contiguous(
+    kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Sequence], int] | None, drafts: int
+) -> KVAllocator:
     match kv.slab:
         case "max-length":
             return ContiguousAllocator(capacity, FirstFit(capacity), lambda seq: max_len)
@@ -65,7 +68,11 @@ def _contiguous(kv: KVConfig, capacity: int, max_len: int, oracle: Callable[[Seq
                 raise InputError(
                     "kv.slab `exact` needs to know answers beforehand", hint="it exists in simulation only"
                 )
-            return ContiguousAllocator(capacity, FirstFit(capacity), lambda seq: seq.prompt_tokens + oracle(seq))
+
+            def length(seq: Sequence) -> int:
+                return seq.prompt_tokens + min(oracle(seq) + drafts, max(seq.max_tokens, oracle(seq)))
+
+            return ContiguousAllocator(capacity, FirstFit(capacity), length)
     raise unknown_name("slab", kv.slab, SLABS)
 
 
@@ -97,8 +104,15 @@ def make_engine(
     oracle = executor.length if executor.knows_lengths else None
     if scheduler_config.policy == "shortest-job" and oracle is None:
         raise InputError("policy `shortest-job` needs to know answers beforehand", hint="it exists in simulation only")
-    allocator = make_allocator(config.kv, capacity, max_len, oracle, state_tokens, kept_states)
+    ahead = config.speculation.num_speculative_tokens * config.depth
+    allocator = make_allocator(config.kv, capacity, max_len, oracle, state_tokens, kept_states, ahead)
     make_scheduler = find("scheduler", scheduler_config.name, SCHEDULERS, "twinserve.schedulers")
+    if config.speculation.active:
+        if scheduler_config.name == "static":
+            raise InputError(
+                "a static batch does not speculate", hint="use another scheduler, or no engine.speculation"
+            )
+        from sim.engine.drafting import DraftingEngine as engine
     return engine(
         config,
         scheduler=make_scheduler(scheduler_config),

@@ -101,6 +101,38 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationConfig:
+    """Speculative decoding: tokens are guessed cheaply, and verified together by the model.
+
+    Attributes:
+        method: who guesses: `none`, `ngram` (prompt lookup on the host), `draft-model` (a smaller model), `eagle` and `eagle3`
+            (one layer over the model's hidden states), `mtp` (a layer that came with the model), `medusa` (a head a token).
+        num_speculative_tokens: drafts of a sequence and step.
+        acceptance: how likely a draft holds if all before it in its step did: of every draft alike, or one rate for each.
+        draft_model: the smaller model, by name or folder (`draft-model`).
+        disable_by_batch_size: no drafts in steps in which more sequences than this decode; 0 = always.
+    """
+
+    method: str = "none"
+    num_speculative_tokens: int = 0
+    acceptance: float | tuple[float, ...] | None = None
+    draft_model: str = ""
+    disable_by_batch_size: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is guessed at all."""
+        return self.method != "none"
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """`acceptance` of each of the drafts."""
+        if isinstance(self.acceptance, tuple):
+            return self.acceptance
+        return (self.acceptance or 0.0,) * self.num_speculative_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """A whole engine.
 
@@ -124,6 +156,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     kv: KVConfig = field(default_factory=KVConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     quantization: str = "auto"
     max_model_len: int = 0
     depth: int = 1

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from sim import state_memory, tensorrt_memory
 from sim.config import EngineConfig
 from sim.hardware.gpu import GIB, GPUSpec
+from sim.models.drafter import drafter_of
 from sim.models.spec import ModelSpec
 from sim.quantization.kv import kv_mode_for
 from sim.quantization.weights import WeightMode, weight_mode_for
@@ -51,6 +52,8 @@ _NO_BUDGET = 1 << 24  # a token budget of this many or more stands for none
 TYPICAL_TOKENS = 2048
 """Length of request for which windowed layers are sized where nobody says another."""
 _SWA_RATIO = 0.8
+_SPECULATION_RESERVE = {"draft-model": 6144, "eagle": 2048, "eagle3": 2048, "mtp": 2048}
+"""MiB that SGLang's automatic fraction leaves besides for a drafter (`server_args.py`)."""
 _BLOCK_LOSS = 0.015  # TensorRT-LLM, as aiconfigurator's backend for it subtracts
 
 
@@ -62,6 +65,7 @@ class MemoryBudget:
         model, gpu, rule, utilization: what was sized, and how; `utilization` is the fraction in effect.
         gpus: GPUs that serve one replica.
         total_bytes, weight_bytes, activation_bytes, overhead_bytes: the parts that do not depend on the rule.
+        draft_bytes: weights of what guesses tokens (speculative decoding); `weight_bytes` has them too.
         kv_bytes: the KV pool. unused_bytes: left over by the rule (not an error: head room).
         bytes_per_token: KV of one token on one GPU, averaged over a request of the typical length.
         block_size, blocks, kv_tokens: the pool in blocks and in tokens (`blocks × block_size`).
@@ -96,6 +100,7 @@ class MemoryBudget:
     state_slots: int = 0
     kept_states: int = 0
     state_tokens: int = 0
+    draft_bytes: int = 0
 
     @property
     def full_length_requests(self) -> int:
@@ -296,6 +301,10 @@ def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, typical_tokens
     per_token = kv_token_bytes(model, config, typical_tokens)
     weights = model.weight_bytes(mode, parallel.tensor, parallel.pipeline, parallel.expert)
     weights += _padding_bytes(model, gpu, config, mode)
+    drafter = drafter_of(model, config)
+    draft = drafter.weight_bytes(config) if drafter else 0
+    weights += draft
+    per_token += drafter.kv_bytes_per_token(config) if drafter else 0
     activations = _engine_activations(model, config)
     gpus = parallel.tensor * parallel.pipeline * parallel.data
     overhead = _overhead(gpu, config, gpus)
@@ -318,7 +327,7 @@ def _budget(model: ModelSpec, gpu: GPUSpec, config: EngineConfig, typical_tokens
         kv_bytes=pool, unused_bytes=gpu.memory_bytes - used, bytes_per_token=per_token,
         block_size=block, blocks=blocks, kv_tokens=blocks * block, max_model_len=context_limit(model, config),
         weights=mode.name, kv_dtype=kv_mode.name, fixed=kv.capacity_tokens > 0, state_bytes=states.bytes,
-        state_slots=states.slots, kept_states=states.kept, state_tokens=state_tokens,
+        state_slots=states.slots, kept_states=states.kept, state_tokens=state_tokens, draft_bytes=draft,
     )  # fmt: skip
 
 
@@ -354,6 +363,7 @@ def static_fraction(gpu: GPUSpec, config: EngineConfig) -> float:
     reserve = 512 + 1.5 * chunk + 2 * rows + gpus / 8 * 1024
     if gpu.memory_bytes > 60 * GIB:
         reserve = max(reserve, 10240)
+    reserve += _SPECULATION_RESERVE.get(config.speculation.method, 0)
     return max(round(1 - reserve * MIB / gpu.memory_bytes, 3), 0.0)
 
 

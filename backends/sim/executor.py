@@ -59,7 +59,7 @@ class SimExecutor:
     def forked(self, child: Sequence, tick: int) -> None:
         left = self._lengths[child] - 1
         if left:
-            self._expect(child, tick + left)
+            self._expect(child, tick, left)
 
     def received(self, seq: Sequence, tick: int, tokens: int) -> None:
         """The KV of `seq` came from elsewhere, with `tokens` tokens of its answer; it decodes from counter `tick` on."""
@@ -73,14 +73,14 @@ class SimExecutor:
             for seq in plan.moves.preempted:
                 self._strike(seq)
             for seq, tokens, _ in plan.moves.swapped_in:
-                self._expect(seq, tick + self._lengths[seq] - (tokens + 1 - seq.prompt_tokens))
+                self._expect(seq, tick, self._lengths[seq] - (tokens + 1 - seq.prompt_tokens))
         if plan.chunks:
             after = tick + 1 if plan.cohort is not None else tick
             for seq, tokens, past, _, samples in plan.chunks:
                 if samples:
                     self._sampled(seq, past + tokens, after, ended)
         if plan.cohort is None:
-            outcome = StepOutcome((start + self._cost.step_seconds(_shape(plan)),), ended)
+            outcome = StepOutcome((start + self._cost.step_seconds(shape_of(plan)),), ended)
         else:
             outcome = self._decode(plan, start, until, ended)
         self._busy_until = outcome.ends[-1]
@@ -101,7 +101,7 @@ class SimExecutor:
         last, due = plan.tick + len(ends), plan.tick + steps
         for seqs, tick in ((outcome.ended, last), (outcome.ended_before, last - 1)):
             for seq in seqs:
-                self._expect(seq, tick)
+                self._expect(seq, tick, 0)
         outcome.ends, outcome.ended_before = ends[:steps], ()
         outcome.ended = [*self._take_due(due)] if due in self._calendar else []
         self._busy_until = outcome.ends[-1]
@@ -113,15 +113,16 @@ class SimExecutor:
         """All `known` tokens are computed and another came; the rest of the answer is due from counter `after` on."""
         left = self._lengths[seq] - (known - seq.prompt_tokens) - 1
         if left > 0:
-            self._expect(seq, after + left)
+            self._expect(seq, after, left)
         else:
             ended.append(seq)
         for child in seq.siblings:
             if self._lengths[child] <= 1:
                 ended.append(child)
 
-    def _expect(self, seq: Sequence, tick: int) -> None:
-        self._due[seq] = tick
+    def _expect(self, seq: Sequence, tick: int, left: int) -> None:
+        """The last `left` tokens of its answer come from counter `tick` on."""
+        self._due[seq] = tick = tick + left
         bucket = self._calendar.get(tick)
         if bucket is None:
             self._calendar[tick] = {seq: None}
@@ -145,7 +146,7 @@ class SimExecutor:
         due = ticks[0] if ticks else _NEVER
         if plan.repeat == 1:
             if plan.chunks or (plan.moves is not NO_MOVES and plan.moves.swaps):
-                ends = (start + self._cost.step_seconds(_shape(plan)),)
+                ends = (start + self._cost.step_seconds(shape_of(plan)),)
             else:
                 rows, context = plan.rows, plan.context
                 low, high, intercept, slope = self._line
@@ -218,7 +219,8 @@ class SimExecutor:
         return ends
 
 
-def _shape(plan: StepPlan) -> StepShape:
+def shape_of(plan: StepPlan) -> StepShape:
+    """A plan as the cost model sees it."""
     moved = 0
     if plan.moves is not NO_MOVES:
         moved = sum(move.tokens for move in plan.moves.swaps)
@@ -228,4 +230,10 @@ def _shape(plan: StepPlan) -> StepShape:
         chunks.append((width, past))
         if samples:
             sampled += 1 + len(seq.siblings)
-    return StepShape(plan.rows, plan.context, tuple(chunks), sampled, swapped_tokens=moved)
+    if plan.drafts is None:
+        return StepShape(plan.rows, plan.context, tuple(chunks), sampled, swapped_tokens=moved)
+    drafts = sum(plan.drafts.counts)
+    return StepShape(
+        plan.rows, plan.context + drafts, tuple(chunks), sampled + drafts, swapped_tokens=moved, drafts=drafts,
+        passes=plan.drafts.passes,
+    )  # fmt: skip

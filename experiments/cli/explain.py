@@ -43,13 +43,15 @@ def explain(
     from experiments import runner
     from experiments.registries import WALL
 
-    shapes = _shapes(decode, context, prefill)
+    shapes = _shapes(decode, context, prefill)  # before anything is read: what is wrong with them is told at once
     workload = options.load(file, settings, backend=backend, gpu=gpu)
     if workload.backend.name in WALL:
         raise workload.error(
             "backend.name", f"steps on backend {workload.backend.name} have no price", "add --backend sim --gpu NAME"
         )
     resolved = runner.resolve(workload)
+    if resolved.engine.speculation.active:
+        shapes = [_drafting(shape, resolved.engine.speculation.num_speculative_tokens) for shape in shapes]
     parts = _parts(resolved, shapes, decode is None and prefill is None)
     if json:
         from experiments.cli.run import print_json
@@ -137,6 +139,14 @@ def _transfer(console: Console, path: Any) -> None:
     )
 
 
+def _drafting(shape: StepShape, drafts: int) -> StepShape:
+    """The same step with so many drafts of every sequence that decodes."""
+    verified = shape.decode_rows * drafts
+    return shape._replace(
+        decode_context=shape.decode_context + verified, sampled=shape.sampled + verified, drafts=verified, passes=drafts
+    )
+
+
 def _settings(console: Console, config: dict) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -158,7 +168,8 @@ def _memory(console: Console, budget: Any) -> None:
 
     table = Table("memory of one GPU", "GiB", box=None, pad_edge=False)
     for title, size in (
-        ("weights", budget.weight_bytes),
+        ("weights", budget.weight_bytes - budget.draft_bytes),
+        *((("weights of the drafter", budget.draft_bytes),) if budget.draft_bytes else ()),
         ("activations", budget.activation_bytes),
         ("runtime", budget.overhead_bytes),
         (f"KV pool, {budget.kv_tokens:,} tokens", budget.kv_bytes),
@@ -211,6 +222,8 @@ def _step(
     from rich.text import Text
 
     parts = [f"{shape.decode_rows} sequences decode over {shape.decode_context:,} tokens"] if shape.decode_rows else []
+    if shape.drafts:
+        parts.append(f"verify {shape.drafts // shape.decode_rows} drafts each")
     parts += [f"{new:,} prompt tokens are computed" for new, _ in shape.chunks]
     console.print(
         f"\na step in which {' and '.join(parts)}: {seconds * 1e3:.3f} ms"

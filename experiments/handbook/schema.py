@@ -80,11 +80,11 @@ def section_of(annotation: Any) -> type[Section] | None:
 def _meanings(section: type[Section], path: str) -> dict[str, str]:
     """What each key does: by the section's own docstring, or that of the value which the lower floor reads."""
     from backends.torch.sampling import SamplingParams
-    from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
+    from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig, SpeculationConfig
 
     behind = {
         "engine": EngineConfig, "engine.scheduler": SchedulerConfig, "engine.kv": KVConfig, "engine.parallel": ParallelConfig,
-        "sampling": SamplingParams,
+        "engine.speculation": SpeculationConfig, "sampling": SamplingParams,
     }  # fmt: skip
     found = dict(_TOP) if not path else {}
     if path == "engine.parallel":

@@ -4,7 +4,7 @@ Units are converted on reading: durations are seconds, `*_ms` milliseconds, `*_g
 written, and the preset (or a derived value) decides.
 """
 
-from experiments.schema.engine import EngineSection, KVSection, ParallelSection, SchedulerSection
+from experiments.schema.engine import EngineSection, KVSection, ParallelSection, SchedulerSection, SpeculationSection
 from experiments.schema.traffic import TraceSection, TrafficSection
 from experiments.schema.workload import BackendSection, LoadSection, SLOSection, Workload
 
@@ -16,6 +16,7 @@ __all__ = [
     "ParallelSection",
     "SLOSection",
     "SchedulerSection",
+    "SpeculationSection",
     "TraceSection",
     "TrafficSection",
     "Workload",

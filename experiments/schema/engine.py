@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from experiments.schema.base import Gibibytes, Seconds, Section, registered
+from experiments.schema.base import Gibibytes, Seconds, Section, Text, Wrong, registered
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -67,6 +67,38 @@ class ParallelSection(Section):
     data: Count | None = None
 
 
+MOST_DRAFTS = 32
+"""Drafts of a step that vLLM's rejection sampler takes (`v1/sample/rejection_sampler.py`, MAX_SPEC_LEN)."""
+
+
+def _rates(value: Any) -> float | tuple[float, ...]:
+    """One rate, or a list of them."""
+    listed = isinstance(value, list | tuple)
+    rates = list(value) if listed else [value]
+    for place, rate in enumerate(rates):
+        key = f"[{place}]" if listed else ""
+        if isinstance(rate, bool) or not isinstance(rate, int | float):
+            raise Wrong(
+                f"expected a number from 0 to 1, got {rate!r}", "0.7, or one rate for each draft: [0.8, 0.7, 0.6]", key
+            )
+        if not 0 <= rate <= 1:
+            hint = f"write {rate / 100:g}" if 1 < rate <= 100 else None
+            raise Wrong(f"expected a number from 0 to 1, got {rate:g}", hint, key)
+    if not rates:
+        raise Wrong("expected a rate, got an empty list", "one rate for each draft: [0.8, 0.7, 0.6]")
+    return tuple(map(float, rates)) if listed else float(value)
+
+
+class SpeculationSection(Section):
+    """`engine.speculation`: tokens are guessed, and verified together. See `sim.config.SpeculationConfig`."""
+
+    method: Literal["none", "ngram", "draft-model", "eagle", "eagle3", "mtp", "medusa"] | None = None
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFTS)] | None = None
+    acceptance: Annotated[float | tuple[float, ...], BeforeValidator(_rates)] | None = None
+    draft_model: Text | None = None
+    disable_by_batch_size: Count | None = None
+
+
 class EngineSection(Section):
     """`engine`: a preset and what is changed on it."""
 
@@ -74,6 +106,7 @@ class EngineSection(Section):
     scheduler: SchedulerSection = SchedulerSection()
     kv: KVSection = KVSection()
     parallel: ParallelSection = ParallelSection()
+    speculation: SpeculationSection = SpeculationSection()
     quantization: Annotated[str, registered("quantization")] | None = None
     max_model_len: Natural | None = None
     depth: Annotated[int, Field(ge=1, le=2)] | None = None

@@ -33,6 +33,8 @@ GLOSSARY = (
     ("Preemption", "A running sequence gives its KV memory back and is computed again, or swapped in, later."),
     ("Prefix hit rate", "Prompt tokens served from cache / prompt tokens, once per admission."),
     ("Mean batch", "Decoding sequences per engine step."),
+    ("Acceptance length", "Tokens that a step of speculative decoding gives a sequence: the drafts that held, and one more."),
+    ("Acceptance rate", "Drafts that held / drafts verified; by position, of all steps with drafts."),
     ("Stable, backlogged, overloaded", "Whether the queue stayed small; formed but was worked off; or grew for as long "
      "as requests came."),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from reports.kv_use import KINDS
 from reports.metrics import distributions, notices
 from reports.pools import pool_rows
 from reports.run_data import RunData
+from reports.speculation import speculation_rows
 from reports.uncertainty import interval_of, told
 from reports.wording import alike, between, clean, number, seconds, setting, share, simulator_speed, size
 
@@ -207,6 +208,7 @@ def _memory(s: dict, data: RunData) -> list[tuple[str, str]]:
         ("Engine steps", number(s["engine_steps"] or None)),
         ("Mean batch", number(s["mean_batch"], "sequences decoding per step")),
         ("Tokens per step", number(s["mean_tokens_per_step"])),
+        *speculation_rows(s),
         ("Engine busy", share(s["busy_share"] if s["engine_steps"] else None)),
         ("Little's law", "not checked" if law is None else f"holds within {share(law)}"),
     ]

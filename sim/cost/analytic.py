@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from sim.cost.assemble import StepOperators
 from sim.cost.base import DecodeLine, OperatorCost, StepShape
@@ -25,6 +26,9 @@ from sim.cost.graphs import padded
 from sim.cost.host import FrontEnd, Host
 from sim.cost.operators import Operator
 from sim.cost.recurrent import Mix
+
+if TYPE_CHECKING:
+    from sim.cost.drafting import Drafting
 
 _GRID_RATIO = 1.15
 
@@ -47,6 +51,7 @@ class StepSizes(NamedTuple):
         prefill, windowed: (tokens, pairs, keys, tiles) of prefill attention in full and in windowed layers, or None.
         decode: (rows, context, context within the window) of decode attention, or None.
         captured: the step runs from a CUDA graph. longest: tokens of the longest chunk. chunks: how many there are.
+        queries: tokens that each decoding sequence computes, more than one with speculative decoding.
     """
 
     tokens: int
@@ -57,13 +62,14 @@ class StepSizes(NamedTuple):
     captured: bool
     longest: int = 0
     chunks: int = 0
+    queries: float = 1.0
 
     @property
     def mix(self) -> Mix:
         """The same, as recurrent layers and indexers take it."""
         rows, context, _ = self.decode or (0.0, 0.0, 0.0)
         tokens, pairs, keys, _ = self.prefill or (0.0, 0.0, 0.0, 0.0)
-        return Mix(rows, context, tokens, pairs, keys, self.chunks, self.longest)
+        return Mix(rows, context * self.queries, tokens, pairs, keys, self.chunks, self.longest)
 
 
 class AnalyticCost:
@@ -71,7 +77,11 @@ class AnalyticCost:
 
     Attributes:
         operators: what a step is made of. front_end: time outside the loop. notes: sentences for the user.
+        drafting: prices of speculative decoding, None where there is none.
+        graphs: captured batch sizes.
     """
+
+    drafting: Drafting | None = None
 
     def __init__(
         self,
@@ -91,7 +101,7 @@ class AnalyticCost:
         self.front_end = front_end
         self.host = host
         self.notes = operators.notes
-        self._graphs, self._largest, self._piecewise = graphs, graphs[-1] if graphs else 0, piecewise
+        self.graphs, self._largest, self._piecewise = graphs, graphs[-1] if graphs else 0, piecewise
         self._exact = None if padding else frozenset(graphs)
         self._stages = stages
         self._plain = stages == 1 and not operators.windowed_layers and not operators.extra
@@ -102,16 +112,35 @@ class AnalyticCost:
 
     def with_times(self, host: Host, front_end: FrontEnd) -> AnalyticCost:
         """The same operators with another host and front end; nothing priced so far is shared."""
-        return AnalyticCost(
-            self.operators, host, front_end, self._graphs, stages=self._stages, piecewise=self._piecewise,
+        found = AnalyticCost(
+            self.operators, host, front_end, self.graphs, stages=self._stages, piecewise=self._piecewise,
             padding=self._exact is None,
+        )  # fmt: skip
+        if self.drafting is not None:
+            drafter = self.drafting.drafter
+            drafter = drafter and drafter.with_times(host, front_end)
+            found.drafting = replace(self.drafting, drafter=drafter)
+        return found
+
+    @property
+    def pads(self) -> bool:
+        """Whether batches are filled up to a captured size."""
+        return self._exact is None
+
+    def of(self, operators: StepOperators) -> AnalyticCost:
+        """Other operators on the same host."""
+        return AnalyticCost(
+            operators, self.host, self.front_end, self.graphs, piecewise=self._piecewise, padding=self._exact is None
         )  # fmt: skip
 
     # The three methods of the protocol
 
     def step_seconds(self, shape: StepShape) -> float:
         """Duration of a step, seconds. Decode-only steps are read off `decode_line`, dead rows counted as rows."""
-        if shape.chunks:
+        if shape.drafts or shape.passes:
+            gpu = self.drafting_seconds(shape)
+            seconds = gpu + self.host.visible(gpu, shape.decode_rows + len(shape.chunks))
+        elif shape.chunks:
             gpu = self._plain_seconds(shape) if self._plain else self.device_seconds(self.mixed_sizes(shape))[0]
             seconds = gpu + self.host.visible(gpu, shape.decode_rows + len(shape.chunks))
         else:
@@ -162,6 +191,17 @@ class AnalyticCost:
 
     # Pricing
 
+    def sizes_of(self, shape: StepShape) -> StepSizes:
+        """Sizes of the operators of a step with prompts or drafts."""
+        if self.drafting is not None and (shape.drafts or shape.passes):
+            return self.drafting.verification(self, shape)
+        return self.mixed_sizes(shape)
+
+    def drafting_seconds(self, shape: StepShape) -> float:
+        """Seconds on the device of a step that verifies drafts, and of proposing the next."""
+        gpu = self.device_seconds(self.sizes_of(shape))[0] if shape.decode_rows or shape.chunks else 0.0
+        return gpu + self.drafting.seconds(self, shape)
+
     def _plain_seconds(self, shape: StepShape) -> float:
         """`device_seconds(mixed_sizes(shape))`, bit for bit, for one stage without windows: most steps, so written out."""
         ops, rows = self.operators, shape.decode_rows
@@ -175,7 +215,7 @@ class AnalyticCost:
         size = rows + tokens + shape.padding_tokens
         captured = self._piecewise and size <= self._largest
         if captured:
-            size = padded(self._graphs, size)
+            size = padded(self.graphs, size)
         gpu = self._tokens.get(size)
         if gpu is None:
             gpu = self._token_seconds(size)
@@ -209,9 +249,9 @@ class AnalyticCost:
         """Sizes of the operators of a decode-only step; the batch is padded to a captured size."""
         micro = min(self._stages, rows)
         batch = -(-rows // micro)
-        size = padded(self._graphs, batch) if self._exact is None else batch
+        size = padded(self.graphs, batch) if self._exact is None else batch
         captured = size <= self._largest if self._exact is None else size in self._exact
-        return StepSizes(size, batch, None, None, self._decode_size(size, context / micro), captured)
+        return StepSizes(size, batch, None, None, self.decode_size(size, context / micro), captured)
 
     def mixed_sizes(self, shape: StepShape) -> StepSizes:
         """Sizes of the operators of a step with prefill."""
@@ -233,9 +273,9 @@ class AnalyticCost:
             )
         captured = self._piecewise and size <= self._largest
         if captured:
-            size = padded(self._graphs, size)
+            size = padded(self.graphs, size)
         many = -(-len(chunks) // min(stages, len(chunks)))
-        decode = self._decode_size(rows, context)
+        decode = self.decode_size(rows, context)
         return StepSizes(size, sampled, prefill, windowed, decode, captured, max(chunks)[0], many)
 
     def _largest_share(self, chunks: tuple, sums: tuple, of: Callable[[tuple], tuple]) -> tuple:
@@ -244,7 +284,7 @@ class AnalyticCost:
         singles = [of((chunk,)) for chunk in chunks]
         return tuple(max(total / micro, *parts) for total, *parts in zip(sums, *singles, strict=True))
 
-    def _decode_size(self, rows: int, context: float) -> tuple[float, float, float] | None:
+    def decode_size(self, rows: int, context: float) -> tuple[float, float, float] | None:
         """(rows, context, context within the window); None where nothing is attended to."""
         window = self.operators.window
         return (rows, context, min(context, rows * window) if window else context) if context or rows else None
@@ -280,7 +320,10 @@ class AnalyticCost:
             ("attention_decode", ops.full_layers, context, sizes.prefill, ops.decode),
             (f"attention_decode_{ops.near}", ops.windowed_layers, near, sizes.windowed, ops.near_decode or ops.decode),
         ):
-            if count and among is None:
+            if count and sizes.queries > 1:
+                verify = self.drafting.attention[0 if own is ops.decode else 1]
+                parts.append((name, count, verify, (rows, seen, sizes.queries)))
+            elif count and among is None:
                 parts.append((name, count, own, (rows, seen)))
             elif count:
                 parts.append((name, count, among, (rows, seen, ops.prefill.seconds(*prompts), sizes.longest)))

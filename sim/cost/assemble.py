@@ -133,7 +133,7 @@ class Assembler:
         if model.indexer:
             windowed, window = attending, model.indexer.topk
         extra = tuple(
-            Placed(*each) for each in beside(model, self.gpu, constants, self.tp, self._prefill_constants()[1])
+            Placed(*each) for each in beside(model, self.gpu, constants, self.tp, self.prefill_constants()[1])
         )
         return StepOperators(
             token=tuple(token),
@@ -441,14 +441,14 @@ class Assembler:
             return None
         size = 2.0 * model.local_kv_heads(self.tp) * self.kv.vector_bytes(model.head_dim)
         # With 64 queries and 128 keys it takes 80 KB of shared memory; where prompts have tiles of 128 queries there are 164 KB.
-        resident = 2 if self._prefill_constants()[1].tile >= 128 else 1
+        resident = 2 if self.prefill_constants()[1].tile >= 128 else 1
         return DecodeAmongPrompts(constants, self.gpu, model.heads // self.tp, model.head_dim, size, resident)
 
     def _decode_kind(self) -> str:
         narrow = self.kv.bits == 8
         return ("mha-fp8" if narrow else "mha") if self.model.attention == "MHA" else ("fp8" if narrow else "bf16")
 
-    def _prefill_constants(self) -> tuple[str, Any]:
+    def prefill_constants(self) -> tuple[str, Any]:
         """Type of the arithmetic of prefill attention, and its constants."""
         narrow = self.kv.bits == 8
         fp8 = "fp8" in self.constants.prefill and self.mode.compute == "fp8" and narrow
@@ -459,7 +459,7 @@ class Assembler:
         """Args: of, whose KV heads they are."""
         model, heads = self.model, self.model.heads // self.tp
         narrow = self.kv.bits == 8
-        compute, constants = self._prefill_constants()
+        compute, constants = self.prefill_constants()
         if model.indexer is not None:  # every query has keys of its own, so in the latent space
             width = (model.mla.cached + model.mla.kv_lora) / 2
             size = float(model.latent_bytes(self.kv))

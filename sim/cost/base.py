@@ -24,6 +24,9 @@ class StepShape(NamedTuple):
         padding_tokens: tokens the linear layers compute for nothing (padded or dead rows of a static batch).
         padding_context: context that the attention of such rows reads for nothing.
         swapped_tokens: tokens of KV moved between host and device before the step, both directions added.
+        drafts: tokens that decoding sequences compute beside one each, to be verified; they attend to the same cache, and logits
+            of all are computed (`sampled` has them).
+        passes: drafts proposed for every sequence that decodes next, one after another.
     """
 
     decode_rows: int = 0
@@ -33,6 +36,8 @@ class StepShape(NamedTuple):
     padding_tokens: int = 0
     padding_context: int = 0
     swapped_tokens: int = 0
+    drafts: int = 0
+    passes: int = 0
 
 
 class DecodeLine(NamedTuple):

@@ -11,7 +11,7 @@ from sim.cost.assemble import Assembler
 from sim.cost.base import CostModel
 from sim.cost.carried import in_service
 from sim.cost.constants import ENGINES, Constants, load_constants
-from sim.cost.graphs import graph_sizes
+from sim.cost.graphs import graph_sizes, verify_sizes
 from sim.cost.host import host_section
 from sim.cost.tables import MeasuredTable
 from sim.hardware.gpu import GPUSpec
@@ -66,7 +66,8 @@ def analytic_cost(
     constants = in_service(constants, gpu)
     if table is not None and not isinstance(table, MeasuredTable):
         table = MeasuredTable.read(table, gpu, engine)
-    operators = Assembler(model, gpu, config, constants, table, USUAL_SKEW if skew is None else skew).build()
+    skew = USUAL_SKEW if skew is None else skew
+    operators = Assembler(model, gpu, config, constants, table, skew).build()
     if config.host == "none":
         host, graphs = Host.none(), []
     else:
@@ -77,10 +78,16 @@ def analytic_cost(
         )
         graphs = graph_sizes(engine, gpu, config)
     front_end = FrontEnd.of(getattr(constants, front_end_section(config, engine, constants)))
-    return AnalyticCost(
+    cost = AnalyticCost(
         operators, host, front_end, graphs, stages=config.parallel.pipeline, piecewise=engine == "vllm",
         padding=config.cuda_graph_padding or engine == "vllm",
     )  # fmt: skip
+    if config.speculation.active:
+        from sim.cost.drafting import drafting
+
+        sizes = verify_sizes(engine, gpu, config) if graphs else []
+        cost.drafting = drafting(model, gpu, config, constants, table, skew, cost, sizes)
+    return cost
 
 
 def front_end_section(config: EngineConfig, engine: str, constants: Constants) -> str:

@@ -49,7 +49,7 @@ _CLASSES = {
 
 def class_of(operator: str) -> str:
     """The class of an operator of `CostModel.explain`, by its name."""
-    name = operator.removesuffix("_windowed").removesuffix("_sparse")
+    name = operator.removesuffix("_windowed").removesuffix("_sparse").removeprefix("draft_")
     if name in _CLASSES:
         return _CLASSES[name]
     return "linear" if name.endswith("_proj") else "elementwise"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sim.cost.assemble import Placed
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 def explain_step(cost: AnalyticCost, shape: StepShape) -> list[OperatorCost]:
     """All operators of a step; `kernel_launch` and `host` are the last two, swapping comes before them."""
+    if shape.drafts or shape.passes:
+        drafts = cost.drafting.explain(cost, shape)
+        gpu = cost.drafting_seconds(shape)
+        whole = _explain(cost, cost.sizes_of(shape), shape.decode_rows + len(shape.chunks), shape.swapped_tokens)
+        host = replace(whole[-1], seconds=cost.host.visible(gpu, shape.decode_rows + len(shape.chunks)))
+        return [*whole[:-1], *drafts, host]
     if shape.chunks:
         return _explain(cost, cost.mixed_sizes(shape), shape.decode_rows + len(shape.chunks), shape.swapped_tokens)
     rows, context = shape.decode_rows + shape.padding_tokens, shape.decode_context + shape.padding_context
@@ -44,6 +51,19 @@ def _between(cost: AnalyticCost, rows: int, context: int, swapped: int) -> list[
 def _explain(cost: AnalyticCost, sizes: StepSizes, sequences: int, swapped: int) -> list[OperatorCost]:
     ops, host = cost.operators, cost.host
     gpu, waiting = cost.device_seconds(sizes)
+    costs = operators_of(cost, sizes)
+    if swapped:
+        costs.append(_cost(ops.swap, swapped))
+    return [
+        *costs,
+        OperatorCost("kernel_launch", waiting, 0.0, 0.0, ops.launches, "host", host.source),
+        OperatorCost("host", host.visible(gpu, sequences), 0.0, 0.0, 1, "host", host.source),
+    ]
+
+
+def operators_of(cost: AnalyticCost, sizes: StepSizes) -> list[OperatorCost]:
+    """What the device computes in a step, without swapping."""
+    ops = cost.operators
     costs = [_cost(placed, sizes.tokens) for placed in ops.token]
     if sizes.prefill is not None and ops.full_layers:
         costs.append(_cost(Placed("attention_prefill", ops.prefill, ops.full_layers), *sizes.prefill))
@@ -55,13 +75,7 @@ def _explain(cost: AnalyticCost, sizes: StepSizes, sequences: int, swapped: int)
     costs += [_cost(placed, *sizes.mix) for placed in ops.extra]
     if sizes.sampled:
         costs += [_cost(placed, sizes.sampled) for placed in ops.sample]
-    if swapped:
-        costs.append(_cost(ops.swap, swapped))
-    return [
-        *costs,
-        OperatorCost("kernel_launch", waiting, 0.0, 0.0, ops.launches, "host", host.source),
-        OperatorCost("host", host.visible(gpu, sequences), 0.0, 0.0, 1, "host", host.source),
-    ]
+    return costs
 
 
 def _cost(placed: Placed, *size: float) -> OperatorCost:
@@ -80,6 +94,12 @@ def provenance(cost: AnalyticCost) -> list[dict]:
         attention.append(Placed("attention_decode_among_prompts", ops.among, 1))
     placed = [*ops.token, *attention, *ops.extra, *ops.sample, ops.swap]
     found = [{"what": p.name, "value": type(p.operator).__name__, "source": p.operator.source} for p in placed]
+    drafter = cost.drafting and cost.drafting.drafter
+    if drafter:
+        own = [*drafter.operators.token, *drafter.operators.sample]
+        found += [
+            {"what": f"draft_{p.name}", "value": type(p.operator).__name__, "source": p.operator.source} for p in own
+        ]
     found.append({"what": "host", "value": "Host", "source": cost.host.source})
     found.append({"what": "front_end", "value": "FrontEnd", "source": cost.front_end.source})
     return found

@@ -51,6 +51,17 @@ def largest_graph(engine: str, gpu: GPUSpec, config: EngineConfig) -> int:
     return 0
 
 
+def verify_sizes(engine: str, gpu: GPUSpec, config: EngineConfig) -> list[int]:
+    """Tokens of the captured steps in which sequences verify drafts, in ascending order; see `sim.cost.drafting`."""
+    tokens = 1 + config.speculation.num_speculative_tokens
+    sizes = graph_sizes(engine, gpu, config)
+    if engine != "vllm":
+        return [size * tokens for size in sizes]
+    largest = min(2 * tokens * config.scheduler.max_num_seqs, 512, config.scheduler.max_num_batched_tokens)
+    rounded = {-(-size // tokens) * tokens for size in _vllm() if size <= largest} if sizes else set()
+    return sorted(size for size in rounded if size <= largest)
+
+
 def graph_sizes(engine: str, gpu: GPUSpec, config: EngineConfig) -> list[int]:
     """Captured batch sizes in ascending order; empty where an engine captures none, or can use none.
 

@@ -242,14 +242,45 @@ class LatentAttention:
             constants.launch_us * US,
         )
 
-    def seconds(self, rows: float, context: float) -> float:
-        """Duration; the number of sequences matters only through their context."""
-        return context * (self._compute**self._norm + self._read**self._norm) ** self._inverse + self._launch
+    def seconds(self, rows: float, context: float, queries: float = 1.0) -> float:
+        """Duration with so many queries a sequence; the number of sequences matters only through their context."""
+        compute = queries * self._compute
+        return context * (compute**self._norm + self._read**self._norm) ** self._inverse + self._launch
 
-    def work(self, rows: float, context: float) -> Work:
+    def work(self, rows: float, context: float, queries: float = 1.0) -> Work:
         """Scores against `cached` values, sums over `latent` of them."""
-        bound = bound_of(context * self._compute, context * self._read, self._launch)
-        return Work(context * self._flops, context * self._bytes, bound)
+        bound = bound_of(context * queries * self._compute, context * self._read, self._launch)
+        return Work(context * queries * self._flops, context * self._bytes, bound)
+
+
+class VerifyAttention:
+    """Several queries of each sequence over its cache, which is read once for all (speculative decoding).
+
+    As long as decode attention takes, or as the arithmetic takes where that is more: the queries of a group of heads share
+    tiles of `_TILE_AMONG` rows, which are computed whole.
+    """
+
+    launches = 1
+
+    def __init__(self, decode: Operator, rate: float, heads: int, kv_heads: int, head_dim: int) -> None:
+        """Args: decode, attention with one query; rate, FLOP/s that attention reaches."""
+        self.source = f"{decode.source}; arithmetic at the rate of prompts"
+        self._decode, self._rate = decode, rate
+        self._group, self._flops = heads / kv_heads, 4.0 * heads * head_dim
+
+    def _arithmetic(self, context: float, queries: float) -> float:
+        filled = _TILE_AMONG * ceil(queries * self._group / _TILE_AMONG)
+        return context * self._flops * filled / self._group / self._rate
+
+    def seconds(self, rows: float, context: float, queries: float) -> float:
+        """Duration with so many queries a sequence."""
+        return max(self._decode.seconds(rows, context), self._arithmetic(context, queries))
+
+    def work(self, rows: float, context: float, queries: float) -> Work:
+        """Every cached key and value once, for all queries."""
+        one = self._decode.work(rows, context)
+        slow = self._arithmetic(context, queries) > self._decode.seconds(rows, context)
+        return Work(queries * one.flops, one.bytes, "compute" if slow else one.bound)
 
 
 class DecodeAmongPrompts:

@@ -76,10 +76,14 @@ class RankGroup:
         mine = -(-rows // ranks)
         context = (shape.decode_context + shape.padding_context) * mine // rows if rows else 0
         chunks = self._of_fullest(shape.chunks)
-        ends = max(shape.sampled - shape.decode_rows, 0)
+        ends = max(shape.sampled - shape.decode_rows - shape.drafts, 0)
         sampled = mine + (-(-ends * len(chunks) // len(shape.chunks)) if chunks else 0)
-        mean = (rows + sum(new for new, _ in shape.chunks)) / ranks
-        return StepShape(mine, context, chunks, sampled, swapped_tokens=shape.swapped_tokens), mean
+        mean = (rows + shape.drafts + sum(new for new, _ in shape.chunks)) / ranks
+        drafts = -(-shape.drafts * mine // rows) if rows else 0
+        one = StepShape(
+            mine, context, chunks, sampled + drafts, swapped_tokens=shape.swapped_tokens, drafts=drafts, passes=shape.passes
+        )  # fmt: skip
+        return one, mean
 
     def _of_fullest(self, chunks: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
         """The prompt pieces of the rank with most of them: as many of the longest as are expected of it, and as it may take."""
@@ -94,9 +98,10 @@ class RankGroup:
 
     def step_seconds(self, shape: StepShape) -> float:
         """Duration of a step of the group, seconds."""
-        if shape.chunks:
+        drafting = shape.drafts or shape.passes
+        if shape.chunks or drafting:
             one, mean = self.fullest(shape)
-            gpu = sum(self._device(one, mean))
+            gpu = sum(self._device(one, mean)) + (self._rank.drafting.seconds(self._rank, one) if drafting else 0.0)
             seconds = gpu + self.host.visible(gpu, one.decode_rows + len(one.chunks))
         else:
             context = shape.decode_context + shape.padding_context
@@ -108,7 +113,7 @@ class RankGroup:
 
     def _device(self, one: StepShape, mean: float) -> tuple[float, float]:
         """Seconds that the fullest rank computes in a step with prompts, and that it waits for launches besides."""
-        rank, sizes = self._rank, self._rank.mixed_sizes(one)
+        rank, sizes = self._rank, self._rank.sizes_of(one)
         device, waiting = rank.device_seconds(sizes)
         busy = device - waiting
         for _, operator, count in self._shared:
@@ -129,9 +134,11 @@ class RankGroup:
         """The step of the fullest rank, operator by operator, with the experts' share of the tokens of all."""
         one, mean = self.fullest(shape)
         found = self._rank.explain(one)
-        if not shape.chunks:
+        drafting = shape.drafts or shape.passes
+        if not shape.chunks and not drafting:
             return found
         gpu, waiting = self._device(one, mean)
+        gpu += self._rank.drafting.seconds(self._rank, one) if drafting else 0.0
         seconds = {placed.name: placed.count * placed.operator.seconds(mean) for placed in self._shared}
         host = self.host.visible(gpu + waiting, one.decode_rows + len(one.chunks))
         seconds |= {"kernel_launch": waiting, "host": host}

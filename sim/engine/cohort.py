@@ -19,8 +19,10 @@ class Cohort:
         size: number of members.
         context: sum of the members' known tokens.
         block_size: tokens between two of a member's needs for memory.
+        uneven: whether a step may give members different numbers of tokens (`sim.engine.drafting`).
     """
 
+    uneven = False
     __slots__ = ("_turns", "_wheel", "block_size", "context", "size", "tick")
 
     def __init__(self, block_size: int) -> None:

@@ -174,11 +174,11 @@ class Engine:
         stays = [entry for entry in self._ended_stays if entry[0].seq is seq]
         self._ended_stays = [entry for entry in self._ended_stays if entry[0].seq is not seq]
         if seq.cohort is not None or seq in self.state.draining:
-            stay = Stay(seq, seq.join_tick, seq.known - seq._base - seq.join_tick)
+            stay = Stay(seq, seq.join_tick, seq.known - seq._base - seq.join_tick, seq.gains)
             stays.append((stay, self._first_token(seq)))
-        for (_, joined, ticks), start in stays:
+        for (_, joined, ticks, gains), start in stays:
             if start is not None:
-                self.recorder.segment(seq, joined, min(ticks, landed - joined), start)
+                self.recorder.segment(seq, joined, min(ticks, landed - joined), start, gains)
 
     def _first_token(self, seq: Sequence) -> float | None:
         """When the present stay of a decoding sequence gave its first token, NaN if none; None if that is still in flight."""
@@ -298,14 +298,14 @@ class Engine:
         """Commit the oldest plan in flight with what came of it; the time at which its last step ended."""
         plan, _, start = self._flights.popleft()
         if self._depth == 1:
-            self._advance(plan, len(outcome.ends))
+            self._advance(plan, len(outcome.ends), outcome.gained)
             if len(outcome.ends) > 1:
                 self.recorder.watch_end(plan, start, outcome.ends, self.state)
         self._commit(plan, outcome, start)
         return outcome.ends[-1]
 
-    def _advance(self, plan: StepPlan, steps: int) -> None:
-        """Count what the plan computes."""
+    def _advance(self, plan: StepPlan, steps: int, gained: Iterable[int] | None = None) -> None:
+        """Count what the plan computes; `gained` as in its outcome, if that is here."""
         state = self.state
         cohort = state.cohort
         if plan.cohort is not None:
@@ -413,10 +413,10 @@ class Engine:
     def _note_stays(self, after: int, ended: Iterable[Sequence]) -> None:
         """Record stays that ended by preemption; of an answer that had ended before, only what belongs to it."""
         over = set(ended)
-        for (seq, joined, ticks), start in self._ended_stays:
+        for (seq, joined, ticks, gains), start in self._ended_stays:
             if start is None:  # it was in flight, and this is the plan that it came back with
                 start = seq.token_at
-            self.recorder.segment(seq, joined, min(ticks, after - joined) if seq in over else ticks, start)
+            self.recorder.segment(seq, joined, min(ticks, after - joined) if seq in over else ticks, start, gains)
         self._ended_stays.clear()
 
     def _finish(self, seq: Sequence, plan: StepPlan, after: int, now: float) -> None:
@@ -427,8 +427,8 @@ class Engine:
         state = self.state
         keep = FOREVER
         if seq.seated_in <= plan.number and (seq.cohort is not None or seq in state.draining):
-            self.recorder.segment(seq, seq.join_tick, after - seq.join_tick, seq.token_at)
-            keep = seq._base + after - 1  # what later plans computed for it, not knowing, is no part of its answer
+            self.recorder.segment(seq, seq.join_tick, after - seq.join_tick, seq.token_at, seq.gains)
+            keep = seq.known_at(after) - 1  # what later plans computed for it, not knowing, is no part of its answer
         self._drop(seq, now, True, keep)
         row = seq.row
         if self._sequences[row] is seq or not any(each.alive for each in self._samples(row)):  # all its samples

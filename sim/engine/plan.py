@@ -45,11 +45,25 @@ class Move(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """A sequence's time in the cohort: from counter value `joined`, for `ticks` decode steps."""
+    """A sequence's time in the cohort: from counter value `joined`, for `ticks` decode steps, with `Sequence.gains`."""
 
     seq: Sequence
     joined: int
     ticks: int
+    gains: list[int] | None = None
+
+
+class Drafts(NamedTuple):
+    """Draft tokens of one step (speculative decoding).
+
+    Attributes:
+        rows, counts: the decoding sequences, and how many drafts of each are verified beside its own token.
+        passes: how many drafts are proposed for the next step, one after another.
+    """
+
+    rows: Seq[Sequence]
+    counts: Seq[int]
+    passes: int
 
 
 class Moves:
@@ -96,9 +110,10 @@ class StepPlan:
         moves: copies, swaps, preemptions and forks, or `NO_MOVES`.
         repeat: how many times in a row the step may be run as it is; executors that cannot, run it once.
         stretched: whether more than one step of it is in flight; they are counted when the first of them come back.
+        drafts: what is verified and proposed, None without speculative decoding.
     """
 
-    __slots__ = ("chunks", "cohort", "context", "moves", "number", "repeat", "rows", "stretched", "tick")
+    __slots__ = ("chunks", "cohort", "context", "drafts", "moves", "number", "repeat", "rows", "stretched", "tick")
 
     def __init__(
         self, number: int, tick: int, cohort: Cohort | None = None, rows: int = 0, context: int = 0,
@@ -113,6 +128,7 @@ class StepPlan:
         self.moves = moves
         self.repeat = 1
         self.stretched = False
+        self.drafts: Drafts | None = None
 
     @property
     def empty(self) -> bool:
@@ -151,12 +167,16 @@ class StepOutcome:
         ended_before: those whose last token came with the step before it. With two plans in flight a stretch goes on
             for one step after an answer has ended, as the engine does not know that yet.
         tokens: token ids by sequence, or None where tokens are only counted.
+        gained: tokens that each of `plan.drafts.rows` got, at least one each. accepted: drafts of each that held, which may be
+            more than it got where its answer ended; -1 for one whose answer had ended before. None without drafts.
     """
 
     ends: Seq[float]
     ended: Seq[Sequence]
     ended_before: Seq[Sequence] = ()
     tokens: dict[Sequence, int] | None = None
+    gained: Seq[int] | None = None
+    accepted: Seq[int] | None = None
 
     @property
     def steps(self) -> int:

@@ -8,6 +8,8 @@ Only a preempted sequence has more than one.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +72,8 @@ class Recorder:
     Attributes:
         step_ends: end of every decode step, indexed by the cohort's counter.
         segments: row, start (time of the first token), tick (counter from which on there is one token a step), ticks (how many).
+        gains: tokens at each decode step of each segment, one segment after another, where steps give different numbers.
+        drafts: (drafts verified, drafts accepted) of a sequence in a step → how often.
         departures: row, time it left, whether it finished, admitted (time, NaN if never), cached, recomputed, preemptions.
         changes: time, running, waiting: increments by preemptions and resumptions.
         deliveries: row, time: answers that were held back to the end of their batch.
@@ -81,6 +85,8 @@ class Recorder:
     def __init__(self, slabs: bool = False) -> None:
         self.step_ends = array("d")
         self.segments = Table("row", "start", "tick", "ticks")
+        self.gains = array("B")
+        self.drafts: Counter[tuple[int, int]] = Counter()
         self.departures = Table("row", "time", "finished", "admitted", "cached", "recomputed", "preemptions")
         self.changes = Table("time", "running", "waiting")
         self.deliveries = Table("row", "time")
@@ -120,9 +126,14 @@ class Recorder:
         if self._slabs:
             self._final -= self._lengths[seq]
 
-    def segment(self, seq: Sequence, tick: int, ticks: int, start: float) -> None:
-        """It had a token at `start` (none if that is NaN), then one at each of `ticks` decode steps from `tick` on."""
+    def segment(
+        self, seq: Sequence, tick: int, ticks: int, start: float, gains: list[int] | None = None
+    ) -> None:  # fmt: skip
+        """It had a token at `start` (none if that is NaN), then one at each of `ticks` decode steps from `tick` on, or as many
+        as `gains` says."""
         self.segments.add((seq.row, start, tick, ticks))
+        if gains is not None:
+            self.gains.extend(gains[:ticks])
 
     def left(self, seq: Sequence, now: float, finished: bool, seated: bool) -> None:
         """It is gone, finished or cancelled; `seated` if it held memory."""
@@ -146,6 +157,10 @@ class Recorder:
                 )
 
     # --- one plan
+
+    def drafted(self, counts: Iterable[int], accepted: Iterable[int]) -> None:
+        """Of every sequence of a step: how many drafts were verified, and how many held (-1: it had ended before)."""
+        self.drafts.update(zip(counts, accepted, strict=True))
 
     def stepped(self, plan: StepPlan, start: float, ends, state: EngineState | None) -> None:
         """A plan came back; `state` as it is now, None if it is not that of this time."""

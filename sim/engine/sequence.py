@@ -51,13 +51,15 @@ class Sequence:
             NaN if it came back from the host since.
         footprint: tokens of memory it would take at its limit, once it was admitted.
         siblings: sequences still to fork from it once its prompt is computed (parallel samples).
+        gains: tokens that each step of its present stay gave it, where steps give different numbers (speculative decoding);
+            else None.
         alive: False once it has finished, was cancelled or refused.
     """
 
     # Slots, and everything set at once: attributes found on the class cost several times as much to read.
     __slots__ = (
         "__weakref__", "_base", "_computed", "_known", "admitted_at", "alive", "arrival", "blocks", "bucket",
-        "cached_tokens", "cohort", "footprint", "join_tick", "keys", "limit", "lost_tokens", "max_tokens", "node",
+        "cached_tokens", "cohort", "footprint", "gains", "join_tick", "keys", "limit", "lost_tokens", "max_tokens", "node",
         "order", "place", "preemptions", "priority", "prompt", "prompt_tokens", "recomputed_tokens", "registered",
         "row", "runs", "sample", "seated_in", "siblings", "slab", "token_at",
     )  # fmt: skip
@@ -81,6 +83,7 @@ class Sequence:
         self.bucket: dict[Sequence, None] | None = None
         self.keys: list | None = None
         self.node: object = None
+        self.gains: list[int] | None = None
         self.admitted_at = self.token_at = NEVER
         self.siblings: tuple[Sequence, ...] = ()
         self.runs: list | tuple[()] = ()
@@ -97,6 +100,12 @@ class Sequence:
     def computed(self) -> int:
         """Tokens whose keys and values are in the cache; one less than `known` while decoding."""
         return self._computed if self.cohort is None else self._base + self.cohort.tick - 1
+
+    def known_at(self, tick: int) -> int:
+        """What it knew when the cohort's counter stood at `tick`, in its present or last stay there."""
+        if self.gains is None:
+            return self._base + tick
+        return self.known - sum(self.gains[tick - self.join_tick :])
 
     @property
     def remaining(self) -> int:

@@ -15,6 +15,7 @@ from sim.kv.base import NO_HIT
 from workloads.errors import TwinserveError
 
 if TYPE_CHECKING:
+    from sim.engine.cohort import Cohort
     from sim.schedulers.gates import Gate
     from sim.schedulers.victims import VictimRule
 
@@ -161,6 +162,10 @@ class Step:
             self._make_room()
             if not cohort.size:
                 return False
+        return self._decode_all(cohort)
+
+    def _decode_all(self, cohort: Cohort) -> bool:
+        """Note that every member decodes; they have the memory for it."""
         budget = self.budget - cohort.size
         if budget < 0 and self._chunks:
             raise PlanError(
@@ -297,7 +302,7 @@ class Step:
         if seq.cohort is not None:
             if self._decoding:
                 self.budget += 1
-            self._moves.left.append(Stay(seq, seq.join_tick, state.cohort.tick - seq.join_tick))
+            self._moves.left.append(Stay(seq, seq.join_tick, state.cohort.tick - seq.join_tick, seq.gains))
             state.cohort.leave(seq)
         else:
             state.prefilling.remove(seq)

@@ -177,7 +177,7 @@ class FuturePeak(_Fixed):
         next arrival or departure.
         """
         members = (state.admissions, len(state.running))
-        if members != self._members or state.prefilling or state.transit:
+        if members != self._members or state.prefilling or state.transit or state.cohort.uneven:
             self._sum_up(state)
             self._members = members
         steps = state.cohort.tick - self._tick

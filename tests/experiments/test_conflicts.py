@@ -11,6 +11,7 @@ from sim.config import EngineConfig
 from sim.presets import PRESETS
 from workloads.errors import InputError
 
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.7}
 SMALL = {"traffic.synthetic.requests": 5}
 
 
@@ -126,6 +127,17 @@ def test_nothing_is_said_where_nothing_conflicts() -> None:
         (engine(preset="vllm", scheduler={"preemption": "swap"}), "scheduler.preemption", "recompute only"),
         (engine(preset="sglang", scheduler={"preemption": "swap"}), "scheduler.preemption", "recompute only"),
         (engine(preset="tensorrt-llm", scheduler={"preemption": "swap"}), "scheduler.preemption", "recompute only"),
+        (engine(speculation={"method": "ngram", "acceptance": 0.7}), "speculation.method", "how many tokens are guessed"),
+        (engine(speculation={"method": "ngram", "num_speculative_tokens": 3}), "speculation.method", "how likely a guess holds"),
+        (engine(speculation=DRAFTS | {"method": "draft-model"}), "speculation.method", "who guesses"),
+        (engine(speculation=DRAFTS | {"acceptance": [0.7, 0.5]}), "speculation.acceptance", "2 rates for 3 drafts"),
+        (engine(speculation=DRAFTS | {"draft_model": "meta-llama/Llama-3.2-1B"}), "speculation.draft_model",
+         "ngram has no model of its own"),
+        (engine(speculation={"acceptance": 0.7}), "speculation.acceptance", "nothing is guessed"),
+        (engine(scheduler={"name": "static"}, speculation=DRAFTS), "speculation.method", "a static batch"),
+        (engine(parallel={"pipeline": 2}, speculation=DRAFTS), "speculation.method", "pipeline stages"),
+        (engine(scheduler={"max_num_seqs": 8}, speculation=DRAFTS | {"disable_by_batch_size": 8}),
+         "speculation.disable_by_batch_size", "no more than 8 sequences"),
     ],
 )  # fmt: skip
 def test_what_the_user_wrote_and_cannot_be_is_an_error(changes: dict, key: str, says: str) -> None:

@@ -57,6 +57,9 @@ RATIO = {"engine.scheduler.gate": "ratio"}
 MOE = {**ROOMY, "model": "mistralai/Mixtral-8x7B-v0.1", "engine.parallel.tensor": 4}
 STATIC = {"engine.preset": "static", "engine.scheduler": {"max_num_seqs": 8}, "engine.kv": {"capacity_tokens": 20_000}}
 SLABS = {"engine.kv.allocator": "contiguous", "engine.kv.capacity_tokens": 12_000}
+DRAFTS = {"engine.speculation": {"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.7}}
+SMALLER = {"engine.speculation": {"method": "draft-model", "num_speculative_tokens": 3, "acceptance": 0.7,
+                                  "draft_model": "meta-llama/Llama-3.2-1B"}}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,14 @@ ENGINE = {
     "kv.capacity_tokens": Case((3000, 8000)),
     "kv.swap_gib": Case((0, 0.05), {"engine.preset": "vllm-v0", "engine.scheduler": {"preemption": "swap"}},
                         refused=(({}, 1),)),
+    "speculation.method": Case(("eagle", "eagle3", "medusa"), DRAFTS),
+    "speculation.method ": Case(("mtp",), DRAFTS),
+    "speculation.num_speculative_tokens": Case((1, 5), DRAFTS, refused=(({}, 3),)),
+    "speculation.acceptance": Case((0.5, [0.7, 0.6, 0.5], [0.7, 0.5, 0.6]), DRAFTS,
+                                   refused=(({}, 0.7), (DRAFTS, [0.7, 0.6]))),
+    "speculation.draft_model": Case(("meta-llama/Llama-3.2-3B",), SMALLER,
+                                    refused=((DRAFTS, "meta-llama/Llama-3.2-1B"), (SMALLER, "Qwen/Qwen2.5-0.5B"))),
+    "speculation.disable_by_batch_size": Case((3, 6), DRAFTS, refused=(({}, 3), (DRAFTS, 12))),
     "parallel.tensor": Case((2, 4), ROOMY),
     "parallel.pipeline": Case((2, 4), ROOMY),
     "parallel.expert": Case((2, 4), MOE, refused=((ROOMY, 2),)),

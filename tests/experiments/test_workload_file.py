@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.schema import EngineSection, KVSection, ParallelSection, SchedulerSection
+from experiments.schema import EngineSection, KVSection, ParallelSection, SchedulerSection, SpeculationSection
 from experiments.workload_file import WorkloadErrors, load_workload, parse_override, point_workload
-from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig
+from sim.config import EngineConfig, KVConfig, ParallelConfig, SchedulerConfig, SpeculationConfig
 from workloads.errors import InputError
 from workloads.examples import workload_paths
 
@@ -38,6 +38,7 @@ def said(path: Path, *overrides: str) -> str:
         (SchedulerSection, SchedulerConfig),
         (KVSection, KVConfig),
         (ParallelSection, ParallelConfig),
+        (SpeculationSection, SpeculationConfig),
         (EngineSection, EngineConfig),
     ],
 )
@@ -134,6 +135,21 @@ CASES = {
             "w.yaml:5: engine.kv.memory_utilization:",
             "at most 1, got 1.5",
         ],
+    ),
+    "rates of drafts": (
+        GOOD + "engine:\n  speculation:\n    acceptance: [0.7, 1.2]\n    num_speculative_tokens: 40\n",
+        [
+            "w.yaml:6: engine.speculation.acceptance[1]: expected a number from 0 to 1, got 1.2",
+            "w.yaml:7: engine.speculation.num_speculative_tokens: expected a number at most 32, got 40",
+        ],
+    ),
+    "per cent of drafts": (
+        GOOD + "engine: {speculation: {acceptance: 70, method: eagel}}\n",
+        ["expected a number from 0 to 1, got 70 (write 0.7)", "'eagel' (did you mean eagle?)"],
+    ),
+    "speculation as SGLang has it": (
+        GOOD + "engine: {speculation: {speculative_num_steps: 3}}\n",
+        ["here it is engine.speculation.num_speculative_tokens"],
     ),
     "not finite": (GOOD + "engine: {scheduler: {conservativeness: .inf}}\n", ["w.yaml:4:", "a finite number"]),
     "no unit": (

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from backends.sim.acceptance import Acceptance
+from backends.sim.drafting import DraftingExecutor
 from backends.sim.executor import SimExecutor
 from sim.build import make_engine
-from sim.config import EngineConfig
+from sim.config import EngineConfig, SpeculationConfig
 from sim.cost.base import DecodeLine, StepShape
 from sim.engine.engine import Engine
 from sim.engine.sequence import Sequence
@@ -30,7 +32,7 @@ class AffineCost:
     def step_seconds(self, shape: StepShape) -> float:
         prompts = sum(tokens for tokens, _ in shape.chunks)
         past = sum(tokens * cached for tokens, cached in shape.chunks)
-        decode = self.row * shape.decode_rows + self.context * shape.decode_context
+        decode = self.row * (shape.decode_rows + shape.drafts) + self.context * shape.decode_context
         return self.base + decode + self.token * prompts + 1e-9 * past + 1e-6 * shape.swapped_tokens
 
     def decode_line(self, rows: int, context: int) -> DecodeLine:
@@ -95,8 +97,9 @@ def random_traffic(
 
 
 def config(
-    preset: str | None = None, *, depth: int | None = None, stops_ahead: bool | None = None, **settings
-) -> EngineConfig:
+    preset: str | None = None, *, depth: int | None = None, stops_ahead: bool | None = None,
+    speculation: SpeculationConfig | None = None, **settings,
+) -> EngineConfig:  # fmt: skip
     """An engine configuration: a preset (on an 80 GB GPU) or plain defaults, then fields of scheduler and KV by name."""
     made = preset_config(preset, device_memory=85e9, max_model_len=4096) if preset else EngineConfig()
     for section in ("scheduler", "kv"):
@@ -104,7 +107,7 @@ def config(
         mine = {name: settings.pop(name) for name in list(settings) if name in part.__slots__}
         made = replace(made, **{section: replace(part, **mine)})
     assert not settings, f"no such setting: {settings}"
-    whole = {"depth": depth, "stops_ahead": stops_ahead}
+    whole = {"depth": depth, "stops_ahead": stops_ahead, "speculation": speculation}
     return replace(made, **{name: value for name, value in whole.items() if value is not None})
 
 
@@ -121,6 +124,8 @@ class Planned:
     context: int
     repeat: int
     widths: tuple[int, ...] = ()
+    drafts: tuple[int, ...] = ()
+    gained: tuple[int, ...] = ()
     start: float = 0.0
     ends: list[float] = field(default_factory=list)
 
@@ -130,11 +135,11 @@ class Planned:
         return tuple(self.decoding), tuple(self.chunks), tuple(self.preempted), self.swapped
 
 
-class Spy(SimExecutor):
-    """A simulated executor that keeps every plan."""
+class Spying:
+    """Makes a simulated executor keep every plan."""
 
-    def __init__(self, cost, depth: int) -> None:
-        super().__init__(cost, depth)
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
         self.plans: list[Planned] = []
 
     def submit(self, plan, now, until):
@@ -145,10 +150,20 @@ class Spy(SimExecutor):
         note = Planned(now, decoding, chunks, names, moved, plan.rows, plan.context, plan.repeat)
         note.widths = tuple(c.width for c in plan.chunks)
         ticket = super().submit(plan, now, until)
+        if plan.drafts is not None:
+            note.drafts, note.gained = tuple(plan.drafts.counts), tuple(ticket.gained or ())
         note.ends = list(super().collect(ticket).ends)
         note.start = max(now, self.plans[-1].ends[-1]) if self.plans else now
         self.plans.append(note)
         return ticket
+
+
+class Spy(Spying, SimExecutor):
+    """Of engines that decode a token a step."""
+
+
+class DraftingSpy(Spying, DraftingExecutor):
+    """Of engines that speculate."""
 
 
 def holders(engine: Engine) -> list[Sequence]:
@@ -177,6 +192,9 @@ class Run:
     ) -> None:  # fmt: skip
         self.traffic, self.max_len, self.host_tokens = traffic, max_len, host_tokens
         self.spy = Spy(cost or AffineCost(), settings.depth)
+        if settings.speculation.active:
+            acceptance = Acceptance(settings.speculation.rates)
+            self.spy = DraftingSpy(cost or AffineCost(), settings.depth, acceptance=acceptance)
         self.engine = make_engine(
             settings, self.spy, capacity=capacity, max_len=max_len, host_tokens=host_tokens, stretch=stretch,
             state_tokens=state_tokens, kept_states=kept_states,
@@ -245,11 +263,13 @@ class Run:
         recorder = self.engine.recorder
         segments, ends = recorder.segments.array(), list(recorder.step_ends)
         times: dict[int, list[float]] = {}
+        gains, drafting = iter(recorder.gains), self.engine.config.speculation.active
         columns = (segments[name].tolist() for name in ("row", "start", "tick", "ticks"))
         for row, start, tick, ticks in zip(*columns, strict=True):
             mine = times.setdefault(int(row), [])
             mine += [] if start != start else [start]
-            mine += ends[int(tick) : int(tick) + int(ticks)]
+            for end in ends[int(tick) : int(tick) + int(ticks)]:
+                mine += [end] * (next(gains) if drafting else 1)
         return {row: sorted(mine) for row, mine in times.items()}
 
     def departures(self) -> list[dict]:

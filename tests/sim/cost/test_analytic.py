@@ -103,7 +103,7 @@ def test_prices_do_not_depend_on_what_was_asked_before(cost, steps):
         cost.operators,
         cost.host,
         cost.front_end,
-        cost._graphs,
+        cost.graphs,
         stages=cost._stages,
         piecewise=cost._piecewise,
     )
