@@ -21,6 +21,7 @@ NO_BUDGET = 1 << 24
 SECTIONS = {
     "scheduler": SchedulerConfig, "kv": KVConfig, "parallel": ParallelConfig, "speculation": SpeculationConfig,
 }  # fmt: skip
+_OF_DRAFTS = ("num_speculative_tokens", "acceptance", "draft_model", "disable_by_batch_size")
 
 USER, PRESET, DERIVED, DEFAULT = "user", "preset", "derived", "default"
 """Who said a value: the workload file, the preset, what follows from other values, nobody."""
@@ -178,6 +179,8 @@ def _memory_policy(draft: Draft) -> None:
 def _speculation(draft: Draft) -> None:
     method, tokens = draft["speculation.method"], draft["speculation.num_speculative_tokens"]
     if method == "none":
+        if draft.user("speculation.method"):  # switched off, as a point of a sweep may be: the rest stays as it is
+            draft.idle |= {f"speculation.{key}": "nothing is guessed (speculation.method: none)" for key in _OF_DRAFTS}
         return
     place = "speculation.method"
     for key, what, example in (
@@ -219,8 +222,8 @@ def _idle(draft: Draft) -> Iterator[tuple[str, str]]:
     if draft["depth"] == 1:
         yield "stops_ahead", "it matters with several plans in flight (depth 2)"
     if draft["speculation.method"] == "none":
-        for key in ("num_speculative_tokens", "acceptance", "draft_model", "disable_by_batch_size"):
-            yield f"speculation.{key}", "nothing is guessed (speculation.method: none)"
+        for key in () if draft.user("speculation.method") else _OF_DRAFTS:
+            yield f"speculation.{key}", "nothing is guessed (no speculation.method)"
     elif draft["speculation.method"] != "draft-model":
         yield "speculation.draft_model", f"method {draft['speculation.method']} has no model of its own"
     if draft["host"] == "none":

@@ -145,6 +145,13 @@ def test_what_the_user_wrote_and_cannot_be_is_an_error(changes: dict, key: str, 
     assert f"engine.{key}: " in told and says in told
 
 
+def test_speculation_that_is_switched_off_may_keep_its_settings() -> None:
+    """So that a sweep can hold `none` against a method."""
+    config, draft = settled(engine(speculation=DRAFTS | {"method": "none"}))
+    assert not config.speculation.active
+    assert {"speculation.acceptance", "speculation.num_speculative_tokens", "speculation.method"} <= set(draft.idle)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
