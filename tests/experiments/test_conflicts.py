@@ -149,7 +149,7 @@ def test_speculation_that_is_switched_off_may_keep_its_settings() -> None:
     """So that a sweep can hold `none` against a method."""
     config, draft = settled(engine(speculation=DRAFTS | {"method": "none"}))
     assert not config.speculation.active
-    assert {"speculation.acceptance", "speculation.num_speculative_tokens", "speculation.method"} <= set(draft.idle)
+    assert {"speculation.acceptance", "speculation.num_speculative_tokens"} <= set(draft.idle)
 
 
 @pytest.mark.parametrize(
