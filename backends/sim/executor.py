@@ -63,7 +63,7 @@ class SimExecutor:
 
     def received(self, seq: Sequence, tick: int, tokens: int) -> None:
         """The KV of `seq` came from elsewhere, with `tokens` tokens of its answer; it decodes from counter `tick` on."""
-        self._expect(seq, tick + self._lengths[seq] - tokens)
+        self._expect(seq, tick, self._lengths[seq] - tokens)
 
     def submit(self, plan: StepPlan, now: float, until: float) -> StepOutcome:
         start = self._began = self._busy_until if self._busy_until > now else now
