@@ -73,3 +73,13 @@ def unpacks_fp4(config: EngineConfig) -> bool:
     """Whether MXFP4 experts are unpacked to 16 bit on any device: so in vLLM up to 0.10, where FlashInfer's kernels for Blackwell
     were behind variables of the environment until vllm-project/vllm#23008."""
     return family_of(config) == "vllm" and () < version_of(config) < (0, 11)
+
+
+_FLASH_3 = {"vllm": (0, 7), "sglang": (0, 4, 6)}
+
+
+def before_flash_3(config: EngineConfig) -> bool:
+    """Whether attention on Hopper is not yet FlashAttention 3's: in vLLM before 0.7 (vllm-project/vllm#12093), in SGLang before
+    0.4.6 (sgl-project/sglang#5064), whose FlashInfer ran FlashAttention 2's kernels there."""
+    asked = version_of(config) or (_SIXTH if config.preset == "vllm-v0" else ())
+    return () < asked < _FLASH_3.get(family_of(config), ())

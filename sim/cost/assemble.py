@@ -12,7 +12,7 @@ from math import hypot
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.config import EngineConfig
-from sim.cost.carried import carried, in_time
+from sim.cost.carried import carried, flash_2, in_time
 from sim.cost.constants import Constants
 from sim.cost.coverage import ACROSS_NODES, FIXED, THROUGH_HOST, calibrated, deviation, outside, sentence
 from sim.cost.experts import Exchange, GroupedGemm, padded_widths, untuned
@@ -36,7 +36,7 @@ from sim.models.linears import Linear, expert_tensor_ways, lm_head
 from sim.models.spec import FullDims, ModelSpec
 from sim.quantization.kv import KVMode, kv_mode_for
 from sim.quantization.weights import WeightMode, weight_mode_for
-from sim.versions import behind, unpacks_fp4
+from sim.versions import before_flash_3, behind, unpacks_fp4
 
 if TYPE_CHECKING:
     from sim.cost.tables import MeasuredTable
@@ -119,6 +119,7 @@ class Assembler:
         self.uncertainty: dict[str, float] = dict(FIXED)
         self.older, self.young = behind(config, self.mode.name if model.experts else "")
         self.unpacks_fp4 = unpacks_fp4(config)
+        self._flash_2 = gpu.arch == "hopper" and before_flash_3(config)
         self.v0 = config.preset.startswith("vllm-v0")
         found = carried(gpu) if self.v0 else None
         self._early = found.early if found else None
@@ -453,7 +454,8 @@ class Assembler:
         narrow = self.kv.bits == 8
         fp8 = "fp8" in self.constants.prefill and self.mode.compute == "fp8" and narrow
         compute = "fp8" if fp8 else "bf16"
-        return compute, self._taken("prefill", "bf16-kv8" if narrow and not fp8 else compute)
+        found = self._taken("prefill", "bf16-kv8" if narrow and not fp8 else compute)
+        return compute, flash_2(found) if self._flash_2 else found
 
     def _prefill(self, of: ModelSpec | FullDims) -> Operator:
         """Args: of, whose KV heads they are."""

@@ -46,7 +46,7 @@ class SlowKernels:
 
     Attributes:
         experts: times as long as borrowed constants say, without the launch. experts_launch: the same of the launch.
-        blocks: of products of FP8 in blocks.
+        blocks: of products of FP8 in blocks. host_launch: of an operation that the host launches outside of a graph.
         unsure: standard deviation of the logarithm of these factors.
         source: where they are from.
     """
@@ -54,6 +54,7 @@ class SlowKernels:
     experts: float
     experts_launch: float
     blocks: float
+    host_launch: float
     unsure: float
     source: str
 
@@ -109,12 +110,15 @@ def in_time(section: Any, faster: float) -> Any:
     return replace(section, extra_k=section.extra_k * faster, faster=section.faster * faster)
 
 
-def slowed(section: Any, gpu: GPUSpec, name: str, kind: str) -> Any:
-    """Borrowed constants of experts (section `moe`), and of products of FP8 in blocks, where kernels of these are slow."""
+def slowed(section: Any, gpu: GPUSpec, name: str, kind: str = "") -> Any:
+    """Borrowed constants of experts (section `moe`), of products of FP8 in blocks and of the host, where these are slow."""
     found = carried(gpu)
     slow = found.slow if found else None
-    if slow is None or not (name == "moe" or (name, kind) == ("gemm", "fp8-block")):
+    if slow is None or not (name in ("moe", "host") or (name, kind) == ("gemm", "fp8-block")):
         return section
+    if name == "host":
+        note = f"{section.source}; launches {slow.host_launch:g} {TIMES_AS_LONG} ({slow.source})"
+        return replace(section, source=note, kernel_launch_us=section.kernel_launch_us * slow.host_launch)
     factor = slow.experts if name == "moe" else slow.blocks
     values = {share: getattr(section, share) / factor for share in ("compute", "bandwidth")}
     if name == "moe":
@@ -122,6 +126,16 @@ def slowed(section: Any, gpu: GPUSpec, name: str, kind: str) -> Any:
         values |= {"expert_us": section.expert_us * factor, "launch_us": section.launch_us * slow.experts_launch}
     note = f"{section.source}; {factor:g} {TIMES_AS_LONG} on {gpu.name} ({slow.source})"
     return replace(section, source=note, **values)
+
+
+_FLASH_2 = 0.57
+
+
+def flash_2(section: Any) -> Any:
+    """FlashAttention 3's constants of prompts on Hopper for kernels of FlashAttention 2, which are 1.5 to 2.0 times slower there
+    (arXiv 2407.08608)."""
+    note = f"{section.source}; {_FLASH_2:g} of its arithmetic, with FlashAttention 2 (1.5 to 2.0 times slower: arXiv 2407.08608)"
+    return replace(section, compute=_FLASH_2 * section.compute, source=note)
 
 
 def reached(gpu: GPUSpec, section: Any, wide: Any) -> float:

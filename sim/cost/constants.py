@@ -473,7 +473,8 @@ def load_constants(gpu: GPUSpec, engine: str, path: str | Path | None = None) ->
     for layer in sorted(layers, key=lambda layer: layer["engine"] not in (engine, "")):
         for name in _OF_ENGINE:
             if name in layer and name not in merged:
-                merged[name] = _moved(layer[name], layer, gpu, engine)
+                moved = _moved(layer[name], layer, gpu, engine)
+                merged[name] = moved if moved is layer[name] else slowed(moved, gpu, name)
     for layer in layers:
         for name in _SINGLE:
             if name in layer and name not in merged:

@@ -56,6 +56,18 @@ def test_it_is_in_the_cost_models_uncertainty() -> None:
     assert old.uncertainty["linear"] == new.uncertainty["linear"]
 
 
+def test_prompts_on_hopper_before_flash_attention_3() -> None:
+    """vllm-project/vllm#12093: Llama-3.1-8B, 2,048 tokens in and 128 out, takes 26,992 tokens/s with FlashAttention 2 and 10 %
+    more with 3; other cards never had it."""
+    model, h100 = load_model("meta-llama/Llama-3.1-8B"), load_gpu("h100")
+    prompts = StepShape(0, 0, ((2048, 0),) * 4, 4)
+    for old, new in (("vllm@0.6.6", "vllm@0.7"), ("sglang@0.4.4", "sglang@0.4.6")):
+        before, after = (analytic_cost(model, h100, configured(name)).step_seconds(prompts) for name in (old, new))
+        assert 1.02 < before / after < 1.15
+        before, after = (analytic_cost(model, load_gpu("a100"), configured(name)) for name in (old, new))
+        assert before.step_seconds(prompts) == after.step_seconds(prompts)
+
+
 def test_four_bit_experts_were_unpacked_on_blackwell_before_vllm_0_11() -> None:
     """vllm-project/vllm#23008 made FlashInfer's kernels the default there."""
     model, gpu = load_model("openai/gpt-oss-20b"), load_gpu("b200")

@@ -42,6 +42,8 @@ def test_experts_and_products_in_blocks_are_slow_on_cdna3_and_wide():
     assert cost.uncertainty["experts"] > newer.uncertainty["experts"]
     ours, theirs = (load_constants(load_gpu(name), "sglang").moe["bf16"].launch_us for name in ("mi300x", "mi355x"))
     assert ours == pytest.approx(theirs * carried(MI300X).slow.experts_launch)
+    hosts = [load_constants(gpu, "sglang").host.kernel_launch_us for gpu in (MI300X, load_gpu("mi355x"))]
+    assert hosts[0] == pytest.approx(hosts[1] * carried(MI300X).slow.host_launch)
 
 
 def test_what_holds_for_the_architecture_holds_for_its_cards():
