@@ -22,6 +22,8 @@ DEVIATIONS = {
     "routing": 0.15,  # how evenly tokens choose their experts
     "lengths": 0.15,  # only a mean is stated
     "first token": 0.3,  # how the load was ramped up, and the front end
+    "repeated prompts": 0.5,  # how much of a prompt was cached when it came again, for first tokens
+    "no warm-up": 0.8,  # how long kernels were compiled while the first requests waited, for first tokens
 }
 
 
@@ -37,8 +39,19 @@ def left_open(row: Any, metric: Metric, deployment: Any) -> dict[str, float]:
         "routing": bool(deployment.model.experts),
         "lengths": any("mean" in str(text) for text in (row.isl, row.osl)),
         "first token": metric.quantity == "ttft_ms",
+        "repeated prompts": metric.quantity == "ttft_ms" and mapped.prompts > 0,
+        "no warm-up": metric.quantity == "ttft_ms" and _held_up(row, metric, deployment),
     }
     return {name: DEVIATIONS[name] for name, does in applies.items() if does}
+
+
+def _held_up(row: Any, metric: Metric, deployment: Any) -> bool:
+    """Whether requests that waited for kernels to be compiled weigh in a figure.
+
+    They do in the mean of a closed loop, which begins with as many as it holds, and in the tail of longer runs.
+    """
+    late = deployment.mapped.cold and bool(deployment.model.experts)
+    return late and (row.load_kind == "closed_loop_concurrency" or metric.statistic in ("p90", "p95", "p99"))
 
 
 def interval(predicted: float, factors: list[float], besides: Mapping[str, float]) -> tuple[float, float]:

@@ -5,10 +5,12 @@ import math
 import pytest
 
 from experiments.validation.cells import cell_of
+from experiments.validation.metrics import parse_metric
 from experiments.validation.plausible import mark_implausible
 from experiments.validation.pool import Store
 from experiments.validation.simulate import simulate
 from experiments.validation.table import read_table
+from experiments.validation.unstated import left_open
 from experiments.validation.validate import choose, exclusions, validate
 from workloads.errors import InputError
 
@@ -206,8 +208,23 @@ def test_first_tokens_without_a_warm_up_are_doubted_where_experts_are_compiled_l
         {**dump, "model": "Llama-3-8B", "source_date": "2025-11-10"},
         {**stage, "notes": "x stage 0"}, {**stage, "notes": "x stage 1"},
     )  # fmt: skip
-    doubted = [bool(_cold(cell_of(row))) for row in read_table(table(*rows))]
-    assert doubted == [True, False, False, True, False]
+    cells = [cell_of(row) for row in read_table(table(*rows))]
+    assert [bool(_cold(cell)) for cell in cells] == [True, False, False, True, False]
+    names = ("ttft_ms_mean", "ttft_ms_p99")
+    wider = [
+        ["no warm-up" in left_open(c.row, parse_metric(name, c.row.place), c.deployment) for c in cells]
+        for name in names
+    ]
+    assert wider == [[True, False, False, False, False], [True, False, False, True, False]]
+
+
+def test_first_tokens_of_repeated_prompts_have_wider_ranges(table):
+    made = {"engine": "vllm", "engine_version": "0.12.0", "weight_dtype": "fp8", "isl": "4000", "osl": "100",
+            "load_kind": "closed_loop_concurrency", "concurrency_or_rate": "concurrency=4", "metric": "ttft_ms",
+            "notes": "origin: other file; checkpoint X-FP8"}  # fmt: skip
+    again, once = (cell_of(row) for row in read_table(table(made, {**made, "isl": "4096"})))
+    assert "repeated prompts" in left_open(again.row, again.metric, again.deployment)
+    assert "repeated prompts" not in left_open(once.row, once.metric, once.deployment)
 
 
 @pytest.mark.parametrize(("median", "warned"), [(950.0, True), (300.0, False)])
