@@ -23,6 +23,18 @@ from sim.cost.base import StepShape
 SHORT = {"traffic.synthetic.requests": 120}
 
 
+def test_ranges_widen_with_the_age_of_an_engine_that_is_simulated_as_another() -> None:
+    wide = {}
+    for name in ("sglang@0.4.1", "sglang@0.4.6", "sglang@0.5.6"):
+        resolved = runner.resolve(workload(SHORT | {"engine.preset": name}))
+        mix = Mix(resolved.cost)
+        wide[name] = mix.deviations[DEPLOYMENT]
+        assert wide[name] == pytest.approx(hypot(ELSEWHERE, resolved.cost.older))
+        assert any("ranges are wider" in text for text in resolved.warnings) == (resolved.cost.older > 0)
+    oldest, older, present = wide.values()
+    assert oldest > older > present == ELSEWHERE
+
+
 def spread(changes: dict, draws: int = 0) -> tuple[dict, dict]:
     """(summary with intervals, info) of a workload."""
     resolved = runner.resolve(workload(changes))
