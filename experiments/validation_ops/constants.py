@@ -86,6 +86,8 @@ def start_of(section: str, constants: Constants, kind: tuple[str, str]) -> Any:
     extra = {n: value for n, value in START[section].items() if n not in kept and not getattr(found, n)}
     if section == "gemm":
         extra["large_rows"] = LARGE_ROWS.get((constants.engine, kind[1]), 0.0)
+        if not extra["large_rows"] and not found.split_us:  # cuBLAS's, which cut the inner dimension; CUTLASS's do not
+            extra["split_us"] = 1.5
     if (constants.engine, *kind) in EIGHT_BIT and found.compute <= 1.02:
         extra["compute"] = 1.6
     return replace(found, **extra)

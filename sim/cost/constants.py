@@ -30,10 +30,11 @@ class GemmConstants:
     """Dense linear layers. `norm` joins compute and memory time; `extra_k` lengthens the inner dimension (prologue);
     `wave` is the share of the arithmetic that is done in whole waves of tiles, each of which costs as much as one that is
     `edge` rows and columns larger. Of more than `large_rows` tokens (0: never) all tiles are of the largest size, and filled up.
-    `unit`: share of the bandwidth that one column of tiles reaches (0: no limit). `unpack_ns`:
-    nanoseconds in which a multiprocessor turns a thousand narrow weights into 16-bit ones, whatever their width; 0 where
-    nothing is unpacked. `faster`: times what a multiprocessor does of full tiles in a second, by the one it was fitted on: what
-    `edge` adds to a tile is no arithmetic, so that it takes as long on both."""
+    `unit`: share of the bandwidth that one column of tiles reaches (0: no limit). `split_us`: of adding up pieces of the inner
+    dimension that are computed apart (0: none are). `unpack_ns`: nanoseconds in which a multiprocessor turns a thousand narrow
+    weights into 16-bit ones, whatever their width; 0 where nothing is unpacked. `faster`: times what a multiprocessor does of
+    full tiles in a second, by the one it was fitted on: what `edge` adds to a tile is no arithmetic, so that it takes as long on
+    both."""
 
     compute: float
     bandwidth: float
@@ -46,6 +47,7 @@ class GemmConstants:
     edge: float = 0.0
     large_rows: float = 0.0
     unit: float = 0.0
+    split_us: float = 0.0
     unpack_ns: float = 0.0
     faster: float = 1.0
     error: float = 0.0

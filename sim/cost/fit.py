@@ -57,7 +57,7 @@ _OFFSETS = {  # these may be 0, and their log not
     "cache_ns": 0.2, "cache_most_ns": 0.2,
 }  # fmt: skip
 _GIVEN = (  # told by something else than a fit
-    "error", "operations", "ring_mb", "one_shot_kb", "switch", "tile", "large_rows",
+    "error", "operations", "ring_mb", "one_shot_kb", "switch", "tile", "large_rows", "faster",
 )  # fmt: skip
 
 
@@ -94,8 +94,7 @@ def constants_names(section: Any) -> tuple[str, ...]:
     # Messages to one number of GPUs say neither what another takes more nor what the library does.
     found = [name for name in found if name != "rank_us" and name not in LIBRARY]
     # Kernels that do not unpack, or are never left to the library, cannot say how long that takes.
-    if "unpack_ns" in found and not section.unpack_ns:
-        found.remove("unpack_ns")
+    found = [name for name in found if name not in ("unpack_ns", "split_us") or getattr(section, name)]
     if "ring" in found and not section.ring_mb:
         found = [name for name in found if name not in ("ring", "ring_us")]
     return tuple(found)

@@ -31,6 +31,7 @@ _TILE_AMONG = 64  # queries of a tile of FlashAttention 2 where keys and values 
 _TILES = ((256, 128), (128, 128), (64, 64))
 """Rows and columns of the tiles of a matrix product, the largest first: that is the one which `compute` is a share for."""
 _NARROWEST = 64  # columns of the narrowest tile, which products of few rows are given
+_PIECE = 512  # of the inner dimension: the shortest piece that is computed apart
 
 
 class Work(NamedTuple):
@@ -77,6 +78,8 @@ class Gemm:
     `wave` of it in whole waves of one tile a multiprocessor, so that few tiles leave the rest of the device idle. Kernels that
     do not choose (CUTLASS's of FP8: pairs of 128 rows) take large tiles from some number of tokens on. A column
     of tiles reads its weights at a share `unit` of the bandwidth at most: matrices of few columns do not use all of it.
+    Where there are fewer tiles than multiprocessors, the inner dimension is cut into pieces (split-K), whose results are added
+    up in `split_us` more, if that is faster (0: never).
     Narrow weights that are unpacked to 16 bit cost a constant time an element, once for every tile of rows and beside the
     rest: few rows are slowed down the more, the fewer bytes a weight has.
     """
@@ -112,7 +115,8 @@ class Gemm:
             1.0 / constants.norm,
             constants.launch_us * US,
         )
-        self._column = column**self._norm
+        self._column = column
+        self._split, self._extra_k = constants.split_us * US, constants.extra_k
 
     def _tile(self, size: tuple[int, int], element: float, faster: float) -> tuple[int, int, float, float]:
         """(rows, columns of tiles, seconds of a row of one tile in a wave, seconds of the tile besides) for tiles of a size.
@@ -130,8 +134,11 @@ class Gemm:
 
     def seconds(self, m: float) -> float:
         """Duration for m tokens."""
-        parts = self._arithmetic(m) ** self._norm + self._memory(m) ** self._norm + self._column
-        seconds = parts**self._inverse + self._launch
+        norm, (arithmetic, column, piecewise) = self._norm, self._tiled(m)
+        memory = self._memory(m) ** norm
+        seconds = (arithmetic**norm + memory + column**norm) ** self._inverse + self._launch
+        if piecewise:
+            seconds = min(seconds, (piecewise + memory) ** self._inverse + self._launch + self._split)
         return seconds + self._unpack * ceil(m / _TILE) if self._unpack else seconds
 
     def _memory(self, m: float) -> float:
@@ -142,17 +149,28 @@ class Gemm:
 
     def _arithmetic(self, m: float) -> float:
         """Seconds of arithmetic alone."""
-        filled, sms, wave = 16 * ceil(m / 16), self._sms, self._wave
-        least, tiles = 0.0, self._tiles
+        return self._tiled(m)[0]
+
+    def _tiled(self, m: float) -> tuple[float, float, float]:
+        """Seconds of arithmetic in the tiles that take least, and of reading a column of them; both in pieces, joined to the
+        power of `norm`, or 0 where there are none."""
+        filled, sms, wave, norm, column = 16 * ceil(m / 16), self._sms, self._wave, self._norm, self._column
+        least, joined, tiles = 0.0, 0.0, self._tiles
         if m > self._large:
             tiles, filled = tiles[:1], tiles[0][0]
         for rows, columns, row, besides in tiles:
             count = columns * ceil(m / rows)
-            waves = (1.0 - wave) * count / sms + wave * ceil(count / sms)
-            seconds = waves * (row * (filled if filled < rows else rows) + besides)
+            tile = row * (filled if filled < rows else rows) + besides
+            seconds = ((1.0 - wave) * count / sms + wave * ceil(count / sms)) * tile
             if not least or seconds < least:
                 least = seconds
-        return least
+            if self._split and (pieces := min(sms // count, self.k // _PIECE)) > 1:
+                share = (self.k / pieces + self._extra_k) / (self.k + self._extra_k)
+                seconds = ((1.0 - wave) * count * pieces / sms + wave) * tile * share
+                together = seconds**norm + (column / pieces) ** norm
+                if not joined or together < joined:
+                    joined = together
+        return least, column, joined
 
     def work(self, m: float) -> Work:
         """2mnk operations; weights, inputs and outputs."""

@@ -273,6 +273,16 @@ def test_chunks_of_a_prompt_do_the_work_of_the_prompt(size, pieces):
     assert sum((b - a) * (b - a + 2 * a) for a, b in pairwise(cuts)) == size**2
 
 
+def test_a_narrow_product_is_cut_along_its_inner_dimension():
+    """256 columns are four tiles for 132 multiprocessors: 32 pieces of 512 take a thirty-second of the time, and their sum."""
+    ideal = replace(IDEAL, compute=1.0, norm=20.0, wave=1.0)
+    whole = Gemm(ideal, H100, "bf16", 256, 16384, 2.0 * 256 * 16384, 2.0)
+    cut = Gemm(replace(ideal, split_us=2.0), H100, "bf16", 256, 16384, 2.0 * 256 * 16384, 2.0)
+    assert cut.seconds(64) < whole.seconds(64) / 3
+    assert cut._tiled(64)[2] ** (1 / 20) == pytest.approx(whole._arithmetic(64) / 32, rel=0.01)
+    assert cut.seconds(16384) == whole.seconds(16384)  # tiles enough for all
+
+
 def test_all_reduce_takes_the_cheaper_algorithm():
     constants = AllReduceConstants(5.0, 0.5, 50.0, 0.8, "test")
     link = Link("test", 450e9, 0.0)
