@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workloads.errors import InputError, Place
+from workloads.readers.files import distinct_columns
 
 if TYPE_CHECKING:
     from experiments.resolve import Resolved
@@ -81,7 +82,9 @@ def read_loads(path: Path) -> list[Load]:
         return [_load(_result(path), str(path), None)]
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            distinct_columns(reader.fieldnames, str(path))
+            rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"cannot read it: {error}", place=Place(file=str(path))) from None
     if not rows:

@@ -67,7 +67,10 @@ def write_run(
     from reports.metrics import summarize
 
     out = Path(out)
-    place = out.resolve()
+    try:
+        place = out.resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError up to Python 3.12
+        raise OutputError(f"cannot write the run to {out}: {getattr(error, 'strerror', None) or error}") from None
     check_free(out, overwrite=overwrite)
     temporary = place.with_name(f".{place.name[:200]}.{secrets.token_hex(4)}.partial")
     try:

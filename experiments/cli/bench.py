@@ -69,7 +69,10 @@ class Bench(TyperGroup):
 
 
 class _Interrupts:
-    """Notices Ctrl-C even where what it stops makes another error of it, as imports of compiled code may."""
+    """Notices Ctrl-C even where what it stops makes another error of it, as imports of compiled code may.
+
+    SIGTERM, which batch systems, containers and `timeout` send, is taken for Ctrl-C: what is done is kept.
+    """
 
     seen = False
 
@@ -78,15 +81,22 @@ class _Interrupts:
         with contextlib.suppress(ValueError):  # only the main thread may
             if self._mine:
                 signal.signal(signal.SIGINT, self._note)
+                if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                    signal.signal(signal.SIGTERM, self._end)
 
     def __exit__(self, *error: object) -> None:
         with contextlib.suppress(ValueError):
             if self._mine:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
+                if signal.getsignal(signal.SIGTERM) == self._end:
+                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.seen = True
         signal.default_int_handler(number, frame)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)  # whoever handles Ctrl-C at the time
 
 
 def bench_app() -> typer.Typer:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from experiments.validation.table import Row
+from workloads.errors import InputError, Place
 
 STATIC, OFFLINE, CLOSED, OPEN, PHASE = "static", "offline", "closed", "open", "phase"
 NONE, SERVER = "none", "server"
@@ -22,6 +23,8 @@ MLPERF_PROMPTS = {r"llama-?2-?70b": 222.3}
 48 to 1,021 each (FlashLab-MBZUAI/HBFSim, `h100-llama2-70b-calibration-protocol.json`). Those of other models were not found."""
 MLPERF_OFFLINE = 294_912
 """Requests of an offline run, which lasts ten minutes at least: those of NVIDIA's eight H100 in round 5.0 (same source)."""
+MOST_AT_ONCE, MOST_REQUESTS = 200_000, 20_000_000
+"""Sequences of a batch or in flight, and requests in all, that a row may state: more is a slip, and fits into no memory."""
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 
 
@@ -93,7 +96,11 @@ def _find(pattern: str, text: str) -> float:
 
 
 def parse_load(row: Row) -> Load | None:
-    """The load of a row; None for a load kind that is not known."""
+    """The load of a row; None for a load kind that is not known.
+
+    Raises:
+        InputError: more requests, or more of them at once, than anybody can have measured.
+    """
     kind = KINDS.get(row.load_kind)
     if kind is None:
         return None
@@ -105,6 +112,10 @@ def parse_load(row: Row) -> Load | None:
         _find(rf"(?:batch|concurrency|bs|batch_size|num_seqs|users)\s*[=: ]\s*{_NUMBER}", text)
         or _find(rf"^\s*{_NUMBER}\s*$", text)
     )
+    for size, most, what in ((number, MOST_AT_ONCE, "at once"), (requests, MOST_REQUESTS, "requests")):
+        if size > most:
+            place = Place(row.file, row.line, "concurrency_or_rate")
+            raise InputError(f"expected at most {most:,} {what}, found {size:,}", place=place)
     rate = _find(rf"(?:qps|rate|rps)\s*[=: ]\s*{_NUMBER}", text) or _find(
         rf"{_NUMBER}\s*(?:/\s*s\b|req(?:uests)?/s|rps|qps|per second)", text
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from workloads.errors import InputError, Place
+from workloads.readers.files import distinct_columns
 
 COLUMNS = (
     "source", "source_date", "engine", "engine_version", "model", "params", "weight_dtype", "kv_dtype", "gpu", "n_gpu",
@@ -21,6 +22,12 @@ COLUMNS = (
 )  # fmt: skip
 REQUIRED = ("engine", "model", "gpu", "metric", "value", "load_kind")
 _COUNTS = ("n_gpu", "tp", "pp")
+_PLAIN_KINDS = {
+    "static": "static_batch", "offline": "offline_all_at_once", "closed": "closed_loop_concurrency",
+    "closed_loop": "closed_loop_concurrency", "concurrency": "closed_loop_concurrency", "open": "open_loop_rate",
+    "open_loop": "open_loop_rate", "rate": "open_loop_rate",
+}  # fmt: skip
+"""Shorter words for the kinds of load that `load.KINDS` has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,7 @@ def check_header(header: list[str], file: str) -> None:
     """
     if not header:
         raise InputError("is empty", place=Place(file), hint=f"expected the columns {', '.join(COLUMNS)}")
+    distinct_columns(header, file)
     missing = [name for name in COLUMNS if name not in header]
     strangers = [name for name in header if name not in COLUMNS]
     for name in missing:
@@ -124,9 +132,14 @@ def _row(record: dict, file: str, line: int) -> Row:
         engine=text("engine"), engine_version=text("engine_version"), model=text("model"),
         weight_dtype=text("weight_dtype"), kv_dtype=text("kv_dtype"), gpu=text("gpu"), isl=text("isl"), osl=text("osl"),
         load=text("concurrency_or_rate"), metric=text("metric"), value=number(text("value"), Place(file, line, "value")),
-        notes=text("notes"), load_kind=text("load_kind"), table_id=text("table_id") or text("source") or Path(file).stem,
+        notes=text("notes"), load_kind=_kind(text("load_kind")), table_id=text("table_id") or text("source") or Path(file).stem,
         **counts,
     )  # fmt: skip
+
+
+def _kind(text: str) -> str:
+    plain = re.sub(r"[\s-]+", "_", text.lower())
+    return _PLAIN_KINDS.get(plain, plain)
 
 
 def number(text: str, place: Place) -> float:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from experiments.validation.cells import Cell, cell_of, points_of, settle
 from experiments.validation.doubts import doubt
+from experiments.validation.load import KINDS
 from experiments.validation.metrics import parse_metric
 from experiments.validation.plausible import mark_implausible
 from experiments.validation.pool import Progress, Store, run_points
 from experiments.validation.runs import read_path
 from experiments.validation.table import Row
+from reports.wording import clean
 from workloads.errors import InputError
 
 
@@ -141,10 +143,29 @@ def validate(
         from experiments.validation.fitting import fit_deployments
 
         found.fitted, found.complete = fit_deployments(cells, store, jobs, progress)
+    found.notes += _unknown_names(cells)
     mark_implausible(cells)
     doubt(cells)
     found.seconds = time.perf_counter() - began
     return found
+
+
+def _unknown_names(cells: Iterable[Cell]) -> list[str]:
+    """What the names are that no table of ours has: a slip of the pen leaves out cells as well as a card that is new."""
+    columns = {"unknown load kind": "load_kind", "unknown model": "model", "unknown GPU": "gpu"}
+    names: dict[str, Counter] = {}
+    for cell in cells:
+        rule = cell.excluded.name if cell.excluded is not None else ""
+        if rule in columns:
+            names.setdefault(rule, Counter())[getattr(cell.row, columns[rule])] += 1
+    notes = []
+    for rule, counted in names.items():
+        most = counted.most_common(5)
+        more = f" and {len(counted) - len(most):,} more" if len(counted) > len(most) else ""
+        known = f"; known: {', '.join(KINDS)}" if rule == "unknown load kind" else ""
+        listed = ", ".join(f"{clean(name, 60)} ({count:,})" for name, count in most)
+        notes.append(f"{rule}: {listed}{more}{known}")
+    return notes
 
 
 def exclusions(cells: Iterable[Cell]) -> Counter:

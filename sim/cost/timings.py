@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.errors import InputError, Place
+from workloads.readers.files import distinct_columns
 
 SHAPES: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
@@ -155,7 +156,9 @@ def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         else:
             opener = gzip.open if path.suffix == ".gz" else open
             with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
-                yield from enumerate(csv.DictReader(file), start=2)
+                reader = csv.DictReader(file)
+                distinct_columns(reader.fieldnames, str(path))
+                yield from enumerate(reader, start=2)
     except (OSError, ValueError, EOFError, csv.Error) as error:
         raise InputError(f"cannot read it: {error}", place=Place(file=str(path))) from None
 

@@ -119,6 +119,7 @@ def test_results_of_serving_benchmarks_are_read(tmp_path):
         ("t.csv", "operator,shape,ms\ngemm,m=1 n=2,3\n", ["t.csv:2", "lacks k"]),
         ("t.csv", "operator,shape,ms\ngemm,1x2x3,fast\n", ["t.csv:2", "column ms", "fast"]),
         ("t.csv", "operator,shape,ms\ngem,1x2x3,1\n", ["t.csv:2", "gemm"]),
+        ("t.csv", "operator,shape,ms,ms\ngemm,1x2x3,1,2\n", ["t.csv:1", "'ms' is there twice"]),
         ("t.csv", "operator,dtype,shape,ms\ngemm,bf16,1x4096x4096,1\n", ["too few"]),
         ("t.csv", "gpu,operator,dtype,shape,ms\na100,gemm,bf16,1x4096x4096,1\n", ["a100-sxm"]),
     ],
@@ -136,6 +137,7 @@ def test_wrong_timings_are_told(tmp_path, name, text, words):
         ("concurrency,tpot\n4,5\n", ["l.csv:2", "tpot"]),
         ("concurrency,tpot_ms\n4,-5\n", ["l.csv:2", "above 0"]),
         ("", ["no rows"]),
+        ("concurrency,tpot_ms,tpot_ms\n4,5,6\n", ["l.csv:1", "'tpot_ms' is there twice"]),
     ],
 )
 def test_wrong_loads_are_told(tmp_path, text, words):

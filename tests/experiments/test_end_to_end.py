@@ -152,7 +152,8 @@ def test_a_model_that_does_not_fit_is_told_at_once(workload: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_a_run_that_can_be_read(write: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_a_run_that_can_be_read(write: Callable[..., Path], tmp_path: Path, asked: signal.Signals) -> None:
     text = write().read_text().replace("requests: 40", "requests: 400000")
     command = [sys.executable, "-c", "from experiments.cli import main; main()", "run", str(write(text)), "--step"]
     process = subprocess.Popen(
@@ -160,7 +161,7 @@ def test_ctrl_c_keeps_a_run_that_can_be_read(write: Callable[..., Path], tmp_pat
     )
     assert process.stdout is not None and process.stdout.readline(), "the plan is printed before the run"
     time.sleep(1.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(asked)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr

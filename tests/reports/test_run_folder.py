@@ -185,6 +185,13 @@ def test_a_failing_rename_brings_the_older_run_back(run, tmp_path, monkeypatch):
     assert nothing_else(tmp_path, "r")
 
 
+def test_a_place_that_is_a_loop_of_links(run, tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OutputError, match="cannot write the run to"):
+        write_run(run, tmp_path / "a")
+
+
 def test_a_place_that_cannot_be_made(run, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(OutputError, match="cannot write the run to"):

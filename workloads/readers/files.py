@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from workloads.errors import InputError, Place
@@ -68,6 +69,23 @@ def decoded(data: bytes, name: str) -> str:
         raise InputError(
             f"not UTF-8 at byte {error.start}", place=Place(name, line), hint="save the file as UTF-8"
         ) from error
+
+
+def distinct_columns(header: Iterable[str] | None, file: str) -> None:
+    """A header may name a column once only: of two nobody knows which is meant. Columns without a name, as spreadsheets leave
+    them behind, may be many.
+
+    Raises:
+        InputError: naming the column and its places.
+    """
+    seen: dict[str, int] = {}
+    for number, name in enumerate((name.strip() for name in header or ()), 1):
+        if name and name in seen:
+            raise InputError(
+                f"the column {name!r} is there twice (columns {seen[name]} and {number})", place=Place(file, 1),
+                hint="remove or rename one",
+            )  # fmt: skip
+        seen[name] = number
 
 
 def stem(path: str | Path) -> str:

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import tarfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -134,6 +135,13 @@ def check_folder(path: Path, format: str | None) -> None:
     )
 
 
+def _is_tar(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path)
+    except (OSError, EOFError, zlib.error):  # gzip that was cut short: whoever reads it says so
+        return False
+
+
 def guess_format(path: str | Path) -> str:
     """The format of a file by what is in it.
 
@@ -146,7 +154,7 @@ def guess_format(path: str | Path) -> str:
     if path.is_dir():
         check_folder(path, "servegen" if holds_statistics(path) else None)
         return "servegen"
-    if path.name.endswith((".tar.gz", ".tgz", ".tar")) or tarfile.is_tarfile(path):
+    if path.name.endswith((".tar.gz", ".tgz", ".tar")) or _is_tar(path):
         return "servegen"
     head = read_text(path).lstrip()[:65_536]
     line = head.partition("\n")[0].strip()

@@ -16,7 +16,7 @@ import numpy as np
 
 from workloads.errors import InputError, Place, unknown_name
 from workloads.readers.columns import Rows, real_numbers, whole_numbers
-from workloads.readers.files import existing, read_text
+from workloads.readers.files import distinct_columns, existing, read_text
 from workloads.readers.moments import dated, from_first, moments
 from workloads.readers.times import to_seconds
 
@@ -51,6 +51,7 @@ class Table:
             self._count = self._arrow.num_rows
         else:
             self._load_text()
+        distinct_columns(self.header, self.file)
 
     def __len__(self) -> int:
         return self._count

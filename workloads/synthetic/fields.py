@@ -128,5 +128,5 @@ class Section:
         if least is not None and value < least:
             rule = "must not be negative" if least == 0 else f"must be at least {least:g}"
             raise self.error(name, f"{rule}, not {value:g}")
-        if most is not None and value > most:
+        if most is not None and value > most and not math.isinf(value):
             raise self.error(name, f"must be at most {most:g}, not {value:g}")

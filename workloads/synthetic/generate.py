@@ -15,7 +15,7 @@ import numpy as np
 
 from workloads.errors import InputError, Place
 from workloads.streams import Streams
-from workloads.synthetic.arrivals import ArrivalProcess, AtOnce, parse_arrivals, times_until
+from workloads.synthetic.arrivals import MOST, ArrivalProcess, AtOnce, parse_arrivals, times_until
 from workloads.synthetic.fields import Section
 from workloads.synthetic.laws import Law, choose
 from workloads.synthetic.lengths import Pairs, Reading, parse_law, parse_pairs
@@ -100,7 +100,7 @@ class SyntheticSpec:
         if lengths is not None and ("input_tokens" in laws or "output_tokens" in laws):
             raise section.error("lengths", "gives input and output together; leave out input_tokens, output_tokens")
         spec = cls(
-            requests=section.whole("requests", None, least=1),
+            requests=section.whole("requests", None, least=1, most=MOST),
             duration=section.seconds("duration", None, above=0),
             arrivals=parse_arrivals(section.section("arrivals")),
             **laws,

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+_MOST = 1e15  # tokens; a float64 has no whole numbers far beyond
+
 
 @dataclass(frozen=True, slots=True)
 class Law:
@@ -32,7 +34,7 @@ class Law:
 
     def tokens(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """`size` draws rounded to whole numbers of at least 1, int64."""
-        values = self.sample(rng, size)
+        values = np.minimum(self.sample(rng, size), _MOST)  # what is longer is refused later, in words
         return np.maximum(np.rint(values, out=values), 1, out=values).astype(np.int64)
 
 
@@ -78,7 +80,8 @@ class LogNormal(Law):
     @classmethod
     def of_mean(cls, mean: float, std: float, **bounds: float) -> LogNormal:
         """From the mean and standard deviation of the values themselves (before bounds)."""
-        variance = math.log1p((std / mean) ** 2)
+        ratio = std / mean
+        variance = math.log1p(ratio**2) if ratio < 1e100 else 2 * math.log(ratio)  # where the square overflows
         return cls(mu=math.log(mean) - variance / 2, sigma=math.sqrt(variance), **bounds)
 
     @classmethod

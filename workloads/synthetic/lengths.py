@@ -39,6 +39,9 @@ from workloads.synthetic.laws import (
     Zipf,
 )
 
+MOST_TOKENS = 1e9
+"""Of a prompt or an answer: a longer one is a slip."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -57,7 +60,9 @@ class Reading:
     def figure(self, section: Section, name: str, default: object = ..., above: float | None = None) -> float:
         """A quantity of the section's kind."""
         extra = {} if default is ... else {"default": default}
-        bounds = {"above": above} if above is not None else {"least": 0 if self.time else 1}
+        bounds: dict[str, float] = {"above": above} if above is not None else {"least": 0 if self.time else 1}
+        if not self.time and name != "std":
+            bounds["most"] = MOST_TOKENS
         read = section.seconds if self.time else section.number
         return read(name, **extra, **bounds)  # type: ignore[arg-type]
 

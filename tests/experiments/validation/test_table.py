@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.validation.load import parse_load
 from experiments.validation.table import COLUMNS, read_table
 from workloads.errors import InputError
 
@@ -70,3 +71,29 @@ def test_files_without_rows_or_of_other_kinds_are_refused(tmp_path, table):
     path.write_text(path.read_text() + path.read_text().splitlines()[1] + ",more,more\n")
     with pytest.raises(InputError, match="more fields than the header"):
         read_table(path)
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(",".join([*COLUMNS, "value"]) + "\n" + ",".join("1" for _ in [*COLUMNS, ""]) + "\n", "utf-8")
+    with pytest.raises(InputError, match=r"a\.csv:1: the column 'value' is there twice"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("closed", "closed_loop_concurrency"), ("Closed loop", "closed_loop_concurrency"), ("open-loop", "open_loop_rate"),
+        ("offline", "offline_all_at_once"), ("STATIC_BATCH", "static_batch"), ("my own", "my_own"),
+    ],
+)  # fmt: skip
+def test_kinds_of_load_have_shorter_names(table, written, kind):
+    (row,) = read_table(table({"load_kind": written}))
+    assert row.load_kind == kind
+
+
+@pytest.mark.parametrize("load", ["999999999", "batch=5000000", "offline, 900,000,000 requests at once"])
+def test_more_at_once_than_fits_into_memory_is_a_slip(table, load):
+    (row,) = read_table(table({"concurrency_or_rate": load}))
+    with pytest.raises(InputError, match=r"made\.csv:2, column concurrency_or_rate: expected at most"):
+        parse_load(row)

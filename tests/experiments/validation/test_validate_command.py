@@ -97,3 +97,11 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(measured, 
     result = bench(measured, "--out", tmp_path / "file" / "out")
     assert result.exit_code == 2
     assert "cannot write" in result.output
+
+
+def test_names_that_are_not_known_are_told(flat, table, tmp_path):
+    rows = [{}, {"gpu": "H1000"}, {"gpu": "H1000", "value": "3"}, {"model": "my/own-9b"}, {"load_kind": "clsed"}]
+    result = bench(table(*rows), "--out", tmp_path / "out", "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert "unknown GPU: H1000 (2)" in result.output and "unknown model: my/own-9b (1)" in result.output
+    assert "unknown load kind: clsed (1); known: static_batch, " in result.output
