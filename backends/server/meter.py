@@ -84,7 +84,9 @@ class Tally(Recorder):
         """It lost its memory."""
         self.preemptions += 1
 
-    def segment(self, seq: Sequence, tick: int, ticks: int, start: float) -> None:
+    def segment(
+        self, seq: Sequence, tick: int, ticks: int, start: float, gains: list[int] | None = None
+    ) -> None:  # fmt: skip
         """Not kept."""
 
     def left(self, seq: Sequence, now: float, finished: bool, seated: bool) -> None:
