@@ -15,6 +15,8 @@ from reports.traffic import Traffic
 from reports.wording import clean, number
 
 APART = 0.01
+_UNLIKE, _OTHER_UNIT = 0.1, 30.0
+"""A rate may be so far from its amount over the duration; latencies may be so many times off what the load says of them."""
 _ALWAYS = ("tpot", "ttft", "e2el")
 _RATES = (
     "duration", "request_throughput", "output_throughput", "total_token_throughput", "arrival_rate",
@@ -42,6 +44,7 @@ def subject_of(
     notes = list(notes)
     settings = {str(key): value for key, value, _ in leaves(config or {})}
     known = {k: v for k, v in reported.items() if v is not None}
+    notes += _contradictions(known, load)
     if records is None:
         traffic = Traffic(
             None, requests, _whole(known.get("total_input_tokens")), _whole(known.get("total_output_tokens")),
@@ -99,6 +102,28 @@ def _apart(tool: str, other: dict[str, tuple[float, float]]) -> list[str]:
     return [
         f"{tool} counts some figures otherwise; computed from its requests by our definitions: {'; '.join(shown)}{more}"
     ]
+
+
+def _contradictions(known: dict[str, float], load: dict[str, Any]) -> list[str]:
+    """Where a file's own figures cannot all be true, as where one was put into another unit by hand."""
+    notes, seconds = [], known.get("duration")
+    for rate, amount in (
+        ("output_throughput", known.get("total_output_tokens")), ("request_throughput", known.get("completed")),
+    ):  # fmt: skip
+        if seconds and amount and known.get(rate) and abs(known[rate] * seconds / amount - 1) > _UNLIKE:
+            notes.append(
+                f"its figures disagree: {rate} is {number(known[rate])}, but what was done in its duration "
+                f"({number(amount)} in {number(seconds)} s) gives {number(amount / seconds)}"
+            )
+    mean, cap = known.get("mean_e2el_ms"), load.get("concurrency")
+    if load.get("mode") == "closed" and cap and mean and seconds and known.get("completed"):
+        flight = mean / 1e3 * known["completed"] / seconds  # Little's law
+        if not min(cap, known["completed"]) / _OTHER_UNIT < flight < cap * _OTHER_UNIT:
+            notes.append(
+                f"its figures disagree: latencies of {number(mean)} ms at its rate are {number(flight)} requests in flight, and "
+                f"its concurrency is {cap:,}; are they in milliseconds?"
+            )
+    return notes
 
 
 def _complete(summary: dict) -> dict:

@@ -467,3 +467,18 @@ def test_hostile_files_give_input_errors_only(tmp_path, tool):
             assert str(path) in str(error)
             raised += 1
     assert 0 < raised < 300
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""), ({"output_throughput": 0.1}, "output_throughput is 0.1"), ({"duration": 4000.0}, "request_throughput is"),
+        ({"mean_e2el_ms": 0.4}, "are they in milliseconds?"), ({"mean_e2el_ms": 4e6}, "are they in milliseconds?"),
+    ],
+)  # fmt: skip
+def test_figures_of_a_file_that_cannot_all_be_true(known, tmp_path, change, words):
+    """As where one was put into another unit by hand."""
+    raw = foreign.vllm(known, detailed=False) | {"request_rate": "inf", "max_concurrency": 2} | change
+    (found,) = read_results(put(tmp_path, "v.json", raw))
+    disagreeing = [note for note in found.notes if "disagree" in note]
+    assert bool(disagreeing) == bool(words) and words in " ".join(disagreeing)
