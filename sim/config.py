@@ -125,6 +125,15 @@ class SpeculationConfig:
         return self.method != "none"
 
     @property
+    def tokens_a_step(self) -> float:
+        """Tokens that a step gives a sequence on average: all drafts up to the first that does not hold, and one more."""
+        total = held = 1.0
+        for rate in self.rates if self.active else ():
+            held *= rate
+            total += held
+        return total
+
+    @property
     def rates(self) -> tuple[float, ...]:
         """`acceptance` of each of the drafts."""
         if isinstance(self.acceptance, tuple):

@@ -3,7 +3,8 @@
 A lone request on an idle engine is as fast as any: where it is too slow, no number of replicas helps. A replica's capacity is
 that of its best steady batch: `B` sequences decode, and `B / output` of them end and are replaced by new prompts in each step;
 a step with its share of their prefill takes `t`, and `B / (output × t)` requests a second are served. `B` is bounded by the
-sequences and the KV that the engine may hold, and by the TPOT that is allowed, since `t` is the time between two tokens.
+sequences and the KV that the engine may hold, and by the TPOT that is allowed, since `t` is the time between two tokens. With
+speculative decoding a step gives several tokens, and `t` is its time over their mean number.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _alone(resolved: Resolved, demand: Demand, limits: Sequence[Limit]) -> tuple
             what = "the first token of a prompt like that, alone on the engine, takes"
         elif limit.metric in ("tpot", "itl"):
             context = int(traffic.input_tokens.min()) + 1
-            seconds = resolved.cost.step_seconds(StepShape(1, context, (), 1))
+            most = 1 + resolved.engine.speculation.num_speculative_tokens
+            seconds = resolved.cost.step_seconds(_step(resolved, 1, context)) / most
             what = "a token of one request, alone on the engine, takes"
         if seconds is not None and seconds > _TOLERANCE * limit.seconds and seconds / limit.seconds > worst[1]:
             said = f"{limit.name}: {what} {seconds * 1e3:.3g} ms, and {limit.seconds * 1e3:.4g} ms are allowed"
@@ -89,7 +91,7 @@ def first_token(resolved: Resolved, tokens: int) -> float:
     seconds, done = front.request_seconds(tokens) + front.token_seconds, 0
     while done < tokens:
         new = min(budget, tokens - done)
-        seconds += resolved.cost.step_seconds(StepShape(0, 0, ((new, done),), int(done + new == tokens)))
+        seconds += resolved.cost.step_seconds(_step(resolved, 0, 0, ((new, done),), int(done + new == tokens)))
         done += new
     return seconds
 
@@ -121,7 +123,8 @@ def steady_step(resolved: Resolved, rows: int, demand: Demand) -> float:
     takes, fewer rows decode at a time.
     """
     prompt, cached = demand.inputs * (1 - demand.seen), round(demand.inputs * demand.seen)
-    context, come = demand.inputs + demand.outputs / 2, rows / demand.outputs
+    gained = resolved.engine.speculation.tokens_a_step
+    context, come = demand.inputs + demand.outputs / 2, rows * gained / demand.outputs
     scheduler, cost = resolved.engine.scheduler, resolved.cost
     apart = scheduler.prefill == "first"
     room = max(scheduler.max_num_batched_tokens - (0 if apart else rows), 1)
@@ -130,15 +133,23 @@ def steady_step(resolved: Resolved, rows: int, demand: Demand) -> float:
     pieces = max(round(tokens / prompt), 1) if prompt else 1
     chunks = ((max(round(tokens / pieces), 1), cached),) * pieces
     ended = min(round(come / often), pieces)
+    plain = cost.step_seconds(_step(resolved, rows, context))
     if apart:
-        return cost.step_seconds(StepShape(rows, round(rows * context), (), rows)) + often * cost.step_seconds(
-            StepShape(0, 0, chunks, ended)
-        )
+        return (plain + often * cost.step_seconds(_step(resolved, 0, 0, chunks, ended))) / gained
     beside = rows if often <= 1 else max(round(rows / often), 1)
-    mixed = often * cost.step_seconds(StepShape(beside, round(beside * context), chunks, beside + ended))
-    if often >= 1:
-        return mixed
-    return (1 - often) * cost.step_seconds(StepShape(rows, round(rows * context), (), rows)) + mixed
+    mixed = often * cost.step_seconds(_step(resolved, beside, context, chunks, ended))
+    return (mixed if often >= 1 else (1 - often) * plain + mixed) / gained
+
+
+def _step(
+    resolved: Resolved, rows: int, context: float, chunks: tuple[tuple[int, int], ...] = (), ended: int = 0
+) -> StepShape:
+    """A step in which `rows` sequences of `context` tokens decode, with their drafts where there are any, and prompts end."""
+    passes = resolved.engine.speculation.num_speculative_tokens
+    drafts = rows * passes
+    return StepShape(
+        rows, round(rows * context) + drafts, chunks, rows + drafts + ended, drafts=drafts, passes=passes
+    )  # fmt: skip
 
 
 def _sizes(most: int) -> list[int]:

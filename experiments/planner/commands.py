@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from experiments.planner.deployment import ONLINE, PLACE, TITLES, Deployment, notes
 from experiments.planner.settings import further_flags
+from experiments.planner.speculation import about_drafts, speculation_options
 from workloads.errors import InputError
 
 PORT = 8000
@@ -126,7 +127,7 @@ def kv_flag(d: Deployment) -> str:
 def script(d: Deployment) -> str:
     """Remarks, files that the command reads, and the command, a flag a line; where nodes are started one by one, a command
     for each."""
-    head = "".join(f"# {note}\n" for note in [*notes(d), *_about_nodes(d)])
+    head = "".join(f"# {note}\n" for note in [*notes(d), *about_drafts(d), *_about_nodes(d)])
     files = f"cat > {OPTIONS_FILE} <<'EOF'\n{options_file(d)}EOF\n" if d.engine == "tensorrt-llm" else ""
     if d.nodes == 1 or d.engine == "tensorrt-llm":
         return f"{head}{files}{_lines(command(d))}"
@@ -166,4 +167,5 @@ def options_file(d: Deployment) -> str:
     return (
         f"enable_chunked_prefill: {chunked}\nkv_cache_config:\n  dtype: {kv_flag(d) or 'auto'}\n"
         f"  enable_block_reuse: {str(kv.prefix_caching).lower()}\n  tokens_per_block: {kv.block_size}\n"
+        + speculation_options(d)
     )

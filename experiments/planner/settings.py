@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.planner.deployment import PLACE, TITLES, Deployment
+from experiments.planner.speculation import speculation_flags
 from workloads.errors import InputError
 
 _ALWAYS = {
@@ -48,7 +49,10 @@ def further_flags(d: Deployment) -> list[str]:
         InputError: the engine has no flag for a setting with which the plan was simulated.
     """
     workload, words = d.resolved.workload, []
+    words += speculation_flags(d)
     for key in sorted(workload.engine.written() - _ALWAYS):
+        if key.startswith("speculation."):
+            continue
         value = workload.engine
         for part in key.split("."):
             value = getattr(value, part)

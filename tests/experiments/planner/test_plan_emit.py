@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -273,3 +274,69 @@ def test_what_no_flag_says_is_refused(deployment: Callable[..., Deployment], pre
 
 def test_cards_without_bf16_are_told_to_do_without(deployment: Callable[..., Deployment]) -> None:
     assert flags(command(deployment(gpu="v100-sxm")))["--dtype"] == "float16"
+
+
+def drafts(method: str, *more: str) -> tuple[str, ...]:
+    settings = {"method": method, "num_speculative_tokens": 3, "acceptance": 0.7}
+    return (*(f"engine.speculation.{key}={value}" for key, value in settings.items()), *more)
+
+
+@pytest.mark.parametrize(
+    ("method", "config"),
+    [
+        ("ngram", {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}),
+        ("eagle3", {"method": "eagle3", "model": "CHECKPOINT-OF-THE-HEADS", "num_speculative_tokens": 3}),
+        ("mtp", {"method": "mtp", "num_speculative_tokens": 3}),
+    ],
+)
+def test_vllm_is_told_of_drafts_in_json(deployment: Callable[..., Deployment], method: str, config: dict) -> None:
+    made = deployment(settings=drafts(method))
+    assert json.loads(flags(command(made))["--speculative-config"]) == config
+    script = emit(made, "vllm")
+    words = shlex.split(script.split("#")[-1].partition("\n")[2].replace("\\\n", " "))
+    assert json.loads(words[words.index("--speculative-config") + 1]) == config, "a shell leaves the JSON whole"
+    assert "of which 0.7, 0.7, 0.7 hold" in script
+    assert ("in place of CHECKPOINT-OF-THE-HEADS" in script) == ("model" in config)
+
+
+def test_vllm_is_told_of_a_draft_model_and_of_the_batch_above_which_there_are_none(
+    deployment: Callable[..., Deployment],
+) -> None:
+    more = ("engine.speculation.draft_model=meta-llama/Llama-3.2-1B", "engine.speculation.disable_by_batch_size=32")
+    found = json.loads(flags(command(deployment(settings=drafts("draft-model", *more))))["--speculative-config"])
+    assert found == {
+        "method": "draft_model", "model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 3, "disable_by_batch_size": 32,
+    }  # fmt: skip
+
+
+def test_sglang_is_told_of_a_chain_of_drafts(deployment: Callable[..., Deployment]) -> None:
+    found = flags(command(deployment(preset="sglang", settings=drafts("eagle3"))))
+    assert {key: value for key, value in found.items() if "speculative" in key} == {
+        "--speculative-algorithm": "EAGLE3", "--speculative-num-steps": "3", "--speculative-eagle-topk": "1",
+        "--speculative-num-draft-tokens": "4", "--speculative-draft-model-path": "CHECKPOINT-OF-THE-HEADS",
+    }  # fmt: skip
+
+
+def test_tensorrt_llm_reads_of_drafts_in_its_file(deployment: Callable[..., Deployment]) -> None:
+    script = emit(deployment(preset="tensorrt-llm", settings=drafts("mtp")), "tensorrt-llm")
+    options = YAML(typ="safe").load(script.split("<<'EOF'\n")[1].split("EOF\n")[0])
+    assert options["speculative_config"] == {"decoding_type": "MTP", "num_nextn_predict_layers": 3}
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [
+        ("sglang", drafts("medusa")),
+        ("sglang", drafts("ngram", "engine.speculation.disable_by_batch_size=9")),
+        ("tensorrt-llm", drafts("eagle3")),
+    ],
+)
+def test_speculation_without_a_known_command_is_refused(
+    deployment: Callable[..., Deployment], preset: str, settings: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError, match=r"no command of .* is known here for speculation by"):
+        emit(deployment(preset=preset, settings=settings), preset)
+
+
+def test_speculation_that_is_off_is_not_said(deployment: Callable[..., Deployment]) -> None:
+    assert "speculative" not in emit(deployment(settings=drafts("none")), "vllm")

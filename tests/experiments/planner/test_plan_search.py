@@ -176,3 +176,14 @@ def test_ranks_that_the_workload_sets_count_as_gpus(question: Callable[..., Ques
     engine = asked.workload.engine.model_copy(update={"parallel": parallel})
     fixed = candidates(replace(asked, workload=asked.workload.model_copy(update={"engine": engine})))
     assert {each.gpus for each in fixed} == {4, 8, 16} and all(" DP4" in each.describe() for each in fixed)
+
+
+def test_bounds_know_that_a_step_gives_several_tokens(question: Callable[..., Question]) -> None:
+    """A TPOT that no engine meets with a token a step is met with several, and the number found lies within the bounds."""
+    drafts = ("method=eagle", "num_speculative_tokens=3", "acceptance=0.8")
+    plain = question(slo="tpot=5ms", max_gpus=64)
+    assert look(plain, H100, longest_request(plain)).stage == "lone request"
+    asked = question(slo="tpot=5ms", max_gpus=64, settings=[f"engine.speculation.{each}" for each in drafts])
+    found = search(Task(asked, H100, longest_request(asked), 64, "all"))
+    assert found.meets, found.reason
+    assert found.bounds.least <= found.replicas <= 2 * found.bounds.guess
