@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.validation.drafts import assumed, speculates, states
 from experiments.validation.load import Load
 from experiments.validation.mapping import Mapped, map_row
 from experiments.validation.names import find_gpu, find_model, version_of
@@ -85,6 +86,8 @@ def deployment_of(row: Row) -> Deployment | None:
         if found := re.search(pattern, row.notes, re.IGNORECASE):
             settings[key] = kind(found.group(1))
     settings |= {key: value for key, value in row.extra.items() if not key.startswith(("traffic.", "load."))}
+    if speculates(row.notes, mapped.speculation) and not states(settings):
+        settings |= assumed(model)
     layout = layout_of(row, model, gpu, mapped)
     return Deployment(model, row.model, gpu, layout, mapped, settings, list(layout.guesses))
 
