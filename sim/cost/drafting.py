@@ -1,7 +1,7 @@
 """What speculative decoding costs: a step in which sequences compute several tokens, and the passes that propose the next.
 
 *Verifying* is a step like any other, with `1 + drafts` tokens of each sequence: matrix products and the LM head over all of them,
-attention that reads a sequence's cache once for all its queries (`sim.cost.operators.VerifyAttention`). Engines capture it in
+attention that reads a sequence's cache once for all its queries (`VerifyAttention`). Engines capture it in
 CUDA graphs of their own: vLLM rounds its sizes, which are tokens, up to multiples of `1 + drafts`
 (`config/compilation.py`, adjust_cudagraph_sizes_for_spec_decode); SGLang (`cuda_graph_runner.py`) and TensorRT-LLM capture
 sequences, each with all its drafts.
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 from sim.cost.assemble import Assembler, Placed, StepOperators
 from sim.cost.base import OperatorCost, StepShape
 from sim.cost.graphs import padded
-from sim.cost.operators import Operator, VerifyAttention
+from sim.cost.operators import Operator, Work
 from sim.models.drafter import drafter_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,37 @@ if TYPE_CHECKING:
 
 PREFIX = "draft_"
 """How names of the drafter's operators begin."""
+_TILE = 64  # queries of a tile of attention, those of a group of heads together
+
+
+class VerifyAttention:
+    """Several queries of each sequence over its cache, which is read once for all (speculative decoding).
+
+    As long as decode attention takes, or as the arithmetic takes where that is more: the queries of a group of heads share
+    tiles of `_TILE` rows, which are computed whole.
+    """
+
+    launches = 1
+
+    def __init__(self, decode: Operator, rate: float, heads: int, kv_heads: int, head_dim: int) -> None:
+        """Args: decode, attention with one query; rate, FLOP/s that attention reaches."""
+        self.source = f"{decode.source}; arithmetic at the rate of prompts"
+        self._decode, self._rate = decode, rate
+        self._group, self._flops = heads / kv_heads, 4.0 * heads * head_dim
+
+    def _arithmetic(self, context: float, queries: float) -> float:
+        filled = _TILE * ceil(queries * self._group / _TILE)
+        return context * self._flops * filled / self._group / self._rate
+
+    def seconds(self, rows: float, context: float, queries: float) -> float:
+        """Duration with so many queries a sequence."""
+        return max(self._decode.seconds(rows, context), self._arithmetic(context, queries))
+
+    def work(self, rows: float, context: float, queries: float) -> Work:
+        """Every cached key and value once, for all queries."""
+        one = self._decode.work(rows, context)
+        slow = self._arithmetic(context, queries) > self._decode.seconds(rows, context)
+        return Work(queries * one.flops, one.bytes, "compute" if slow else one.bound)
 
 
 @dataclass(frozen=True, slots=True)

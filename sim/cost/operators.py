@@ -271,36 +271,6 @@ class LatentAttention:
         return Work(context * queries * self._flops, context * self._bytes, bound)
 
 
-class VerifyAttention:
-    """Several queries of each sequence over its cache, which is read once for all (speculative decoding).
-
-    As long as decode attention takes, or as the arithmetic takes where that is more: the queries of a group of heads share
-    tiles of `_TILE_AMONG` rows, which are computed whole.
-    """
-
-    launches = 1
-
-    def __init__(self, decode: Operator, rate: float, heads: int, kv_heads: int, head_dim: int) -> None:
-        """Args: decode, attention with one query; rate, FLOP/s that attention reaches."""
-        self.source = f"{decode.source}; arithmetic at the rate of prompts"
-        self._decode, self._rate = decode, rate
-        self._group, self._flops = heads / kv_heads, 4.0 * heads * head_dim
-
-    def _arithmetic(self, context: float, queries: float) -> float:
-        filled = _TILE_AMONG * ceil(queries * self._group / _TILE_AMONG)
-        return context * self._flops * filled / self._group / self._rate
-
-    def seconds(self, rows: float, context: float, queries: float) -> float:
-        """Duration with so many queries a sequence."""
-        return max(self._decode.seconds(rows, context), self._arithmetic(context, queries))
-
-    def work(self, rows: float, context: float, queries: float) -> Work:
-        """Every cached key and value once, for all queries."""
-        one = self._decode.work(rows, context)
-        slow = self._arithmetic(context, queries) > self._decode.seconds(rows, context)
-        return Work(queries * one.flops, one.bytes, "compute" if slow else one.bound)
-
-
 class DecodeAmongPrompts:
     """What decoding rows add to the launch of a prompt's chunks, where one kernel takes both (FlashAttention 2 in vLLM).
 
