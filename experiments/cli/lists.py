@@ -54,7 +54,8 @@ def list_names(
     table = Table(pad_edge=False, box=None)
     for column in rows[0] if rows else ():
         numbers = all(isinstance(row[column], int | float) for row in rows)
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+        whole = column == "name"  # it is there to be copied
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*(Text(clean(f"{v:,g}" if isinstance(v, float) else str(v))) for v in row.values()))
     stdout().print(table)
