@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.validation.apart import Side, is_apart, sides_of
 from experiments.validation.drafts import assumed, speculates, states
 from experiments.validation.load import Load
 from experiments.validation.mapping import Mapped, map_row
@@ -62,6 +63,7 @@ class Deployment:
         model, gpu: of our tables. layout: see `Layout`. mapped: what the rules of `mapping.toml` say.
         settings: dotted keys of `engine:` beside preset, parallel, quantization and KV dtype.
         notes: what was guessed, for the warnings of its cells.
+        apart: prefill and decode engines, where they are apart and told; `layout` is then that of a decode engine.
     """
 
     model: ModelSpec
@@ -71,6 +73,12 @@ class Deployment:
     mapped: Mapped
     settings: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    apart: tuple[Side, Side] | None = None
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs that serve."""
+        return sum(side.gpus for side in self.apart) if self.apart else self.layout.gpus
 
 
 def deployment_of(row: Row) -> Deployment | None:
@@ -86,10 +94,15 @@ def deployment_of(row: Row) -> Deployment | None:
         if found := re.search(pattern, row.notes, re.IGNORECASE):
             settings[key] = kind(found.group(1))
     settings |= {key: value for key, value in row.extra.items() if not key.startswith(("traffic.", "load."))}
-    if speculates(row.notes, mapped.speculation) and not states(settings):
+    apart = sides_of(row.notes) if is_apart(row.notes) else None
+    if apart is None and speculates(row.notes, mapped.speculation) and not states(settings):
         settings |= assumed(model)
-    layout = layout_of(row, model, gpu, mapped)
-    return Deployment(model, row.model, gpu, layout, mapped, settings, list(layout.guesses))
+    if apart is not None:
+        side = apart[1]
+        layout = Layout(side.tensor, side.pipeline, side.expert, side.data, 1)
+    else:
+        layout = layout_of(row, model, gpu, mapped)
+    return Deployment(model, row.model, gpu, layout, mapped, settings, list(layout.guesses), apart)
 
 
 def layout_of(row: Row, model: ModelSpec, gpu: GPUSpec, mapped: Mapped) -> Layout:
@@ -197,7 +210,8 @@ def engine_section(deployment: Deployment, load: Load, longest: int) -> dict[str
     section: dict[str, Any] = {"preset": _dated(mapped), "quantization": mapped.weights or "auto"}
     section["kv"] = {"dtype": mapped.kv or "auto"}
     degrees = {"tensor": layout.tensor, "pipeline": layout.pipeline, "expert": layout.expert, "data": layout.data}
-    section["parallel"] = {key: degree for key, degree in degrees.items() if degree > 1}
+    if deployment.apart is None:
+        section["parallel"] = {key: degree for key, degree in degrees.items() if degree > 1}
     # Benchmarks are started with the context that they need, which is what the memory for KV is then sized by.
     # vLLM v0 sizes its prompt budget by it, and was started without.
     usual = 8192 if mapped.preset == "vllm-v0" else 2048
@@ -205,7 +219,7 @@ def engine_section(deployment: Deployment, load: Load, longest: int) -> dict[str
     if model.learned_positions:
         section["max_model_len"] = min(section["max_model_len"], model.max_position)
     settings = dict(deployment.settings)
-    if mapped.limits:
+    if mapped.limits and deployment.apart is None:
         from experiments.validation.limits import LIMITS
 
         found = LIMITS[mapped.limits](

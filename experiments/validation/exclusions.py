@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from experiments.validation.apart import is_apart
 from experiments.validation.deployment import Deployment
 from experiments.validation.drafts import assumed, speculates, states
 from experiments.validation.load import NONE, SERVER, STATIC, Load
@@ -73,8 +74,8 @@ RULES: tuple[Rule, ...] = (
     Rule("unknown model", "the model's shape is not in our table", False, lambda c: find_model(c.row.model) is None),
     Rule("unknown GPU", "the card, or this variant of it, is not in our table", False, lambda c: find_gpu(c.row.gpu) is None),
     Rule(
-        "disaggregated", "prefill and decode run on separate GPUs, which is not simulated here", False,
-        lambda c: bool(re.search(r"disagg", f"{c.row.notes} {c.row.engine}", re.IGNORECASE)),
+        "disaggregated, layout unknown", "prefill and decode run on GPUs apart, and which is not told, or told in two ways",
+        False, lambda c: is_apart(f"{c.row.notes} {c.row.engine}") and (c.deployment is None or c.deployment.apart is None),
     ),
     Rule(
         "speculative decoding", "how many drafts held is not stated", False, lambda c: _drafts(c, False),
@@ -86,6 +87,8 @@ RULES: tuple[Rule, ...] = (
         "precision not modelled", "the weights' type has no mode here (32-bit floats, 2-bit formats)", False,
         lambda c: c.deployment is not None and not c.deployment.mapped.weights,
     ),
+    Rule("disaggregated", "prefill and decode run on separate GPUs: a group of its own", True,
+         lambda c: c.deployment is not None and c.deployment.apart is not None),
     Rule("marked impossible", "the source's figures exceed what memory bandwidth allows", True,
          lambda c: "IMPOSSIBLE" in c.row.notes),
     Rule("unknown engine", "the engine is none of those that are modelled", True,

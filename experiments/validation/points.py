@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments.validation.apart import cluster_of
 from experiments.validation.deployment import Deployment, engine_section
 from experiments.validation.load import CLOSED, NONE, OFFLINE, OPEN, PHASE, STATIC, Lengths, Load
 from experiments.validation.table import Row
@@ -82,7 +83,21 @@ def code_digest() -> str:
     digest = hashlib.sha256()
     names = [
         home / "experiments" / f"{name}.py"
-        for name in ("runner", "driver", "delivery", "records", "resolve", "conflicts", "propagation", "load_response")
+        for name in (
+            "runner",
+            "driver",
+            "delivery",
+            "records",
+            "resolve",
+            "conflicts",
+            "propagation",
+            "load_response",
+            "cluster",
+            "cluster_records",
+            "apart",
+            "apart_records",
+            "pools",
+        )
     ]
     names += [home / "experiments" / "validation" / name for name in ("simulate.py", "spread.py")]
     for folder in (home / "sim", home / "workloads", home / "backends" / "sim"):
@@ -110,11 +125,13 @@ def point_of(row: Row, load: Load, deployment: Deployment) -> Point:
         "backend": {"name": "sim", "gpu": deployment.gpu.name}, "engine": engine_section(deployment, load, longest),
         "traffic": traffic, "load": loop,
     }  # fmt: skip
+    if deployment.apart:
+        workload["cluster"] = cluster_of(deployment.apart, deployment.model, longest)
     inside = row.extra.get("load.front_end") is False or not mapped.front_end
     front_end = not inside and load.kind not in (STATIC, OFFLINE, PHASE, NONE)
     skip = _repeat(traffic["synthetic"], mapped.prompts, loop["concurrency"]) if mapped.prompts else 0
     return Point(
-        workload, load.kind, layout.replicas, layout.gpus, front_end, load.phase, stream=mapped.stream,
+        workload, load.kind, layout.replicas, deployment.gpus, front_end, load.phase, stream=mapped.stream,
         skip=skip, notes=tuple(notes),
     )  # fmt: skip
 

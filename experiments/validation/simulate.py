@@ -123,6 +123,8 @@ def running_limit(resolved: Any, point: Point) -> int:
 
 def _settle_cost(point: Point, resolved: Any) -> None:
     """No HTTP front end where the protocol has none; the fitted host time or pace where there is one."""
+    if resolved.pools is not None:
+        _settle_cost(point, resolved.pools.prefill)
     cost = resolved.cost
     if not point.front_end and hasattr(cost, "front_end"):
         cost.front_end = cost.front_end.scaled(0.0)

@@ -11,6 +11,7 @@ from experiments.validation.load import parse_lengths, parse_load
 from experiments.validation.mapping import map_row, rules
 from experiments.validation.metrics import parse_metric
 from experiments.validation.names import find_gpu, version_of
+from experiments.validation.table import read_table
 from sim.hardware import load_gpu
 from sim.models import load_model
 from workloads.errors import InputError
@@ -240,6 +241,10 @@ def test_limits_of_the_benchmark_tool():
     assert one_prompt(model, gpu, inputs=1024, number=64) == {"max_num_batched_tokens": 1152}
 
 
+APART = (
+    "disaggregated; prefill: workers=3 tp=1 pp=1 dp_attention=4 moe_tp=1 moe_ep=4 batch=1; "
+    "decode: workers=2 tp=8 pp=1 dp_attention=1 moe_tp=1 moe_ep=8 batch=16; origin: InferenceX/InferenceMAX dump"
+)
 DRAFTS = {"engine": "trtllm", "model": "DeepSeek-R1", "weight_dtype": "fp8", "gpu": "B200-180GB", "source_date": "2025-12-15",
           "load_kind": "closed_loop_concurrency", "concurrency_or_rate": "concurrency=16", "n_gpu": "8", "tp": "8",
           "notes": "dp_attention=1 moe_tp=8 moe_ep=1; origin: InferenceX/InferenceMAX dump"}  # fmt: skip
@@ -251,7 +256,9 @@ SGLANG = {"engine": "sglang", "engine_version": "0.5.9", "source_date": "2026-03
     [
         ({"model": "Unknown-13B"}, "unknown model", False),
         ({"gpu": "TPU v5e"}, "unknown GPU", False),
-        ({"notes": "disaggregated; prefill: workers=1"}, "disaggregated", False),
+        ({"notes": "disaggregated; prefill: workers=1"}, "disaggregated, layout unknown", False),
+        ({"notes": APART}, "disaggregated", True),
+        ({"notes": APART.replace("batch=16", "batch=")}, "disaggregated, layout unknown", False),
         ({"notes": "IMPOSSIBLE as labelled"}, "marked impossible", True),
         ({"engine": "llama.cpp"}, "unknown engine", True),
         ({"weight_dtype": ""}, "precision missing", True),
@@ -296,3 +303,17 @@ def test_drafts_are_assumed_where_it_is_public_how_many_hold(row):
     said = {"speculation.method": "mtp", "speculation.num_speculative_tokens": 3, "speculation.acceptance": 0.8}
     cell = cell_of(replace(read, extra=said))
     assert cell.excluded is None and cell.point.workload["engine"]["speculation"]["num_speculative_tokens"] == 3
+
+
+def test_prefill_and_decode_engines_are_laid_out_as_told(table) -> None:
+    """Three of four GPUs with attention ranks, two of eight with tensor parallelism: 28 GPUs, and all of the load at once."""
+    changes = {"model": "DeepSeek-R1", "weight_dtype": "fp8", "gpu": "B200-180GB", "n_gpu": "28", "isl": "8192", "osl": "1024",
+               "engine": "sglang", "engine_version": "0.5.8", "source_date": "2026-03-01", "tp": "", "pp": "",
+               "load_kind": "closed_loop_concurrency", "concurrency_or_rate": "concurrency=64", "notes": APART}  # fmt: skip
+    (row,) = read_table(table({**changes, "metric": "tpot_ms"}))
+    cell = cell_of(row)
+    assert cell.point.gpus == 28 and cell.point.share == 1 and cell.point.workload["load"]["concurrency"] == 64
+    cluster = cell.point.workload["cluster"]
+    assert cluster["prefill"]["replicas"] == 3 and cluster["decode"]["replicas"] == 2
+    assert cluster["prefill"]["engine"]["parallel"] == {"data": 4, "expert": 4}
+    assert cluster["decode"]["engine"]["parallel"] == {"tensor": 8, "expert": 8}
