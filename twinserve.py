@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reports.metrics import summarize
     from reports.run_data import RunData
     from reports.run_folder import read_run
+    from sim.cluster.autoscalers import Autoscaler, Demand
     from sim.cluster.base import Router
     from sim.engine.sequence import Sequence
     from sim.engine.state import EngineState
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from workloads.traffic import Traffic
 
 _HOMES = {
+    "Autoscaler": "sim.cluster.autoscalers",
     "BeamSearchParams": "backends.torch.beams",
+    "Demand": "sim.cluster.autoscalers",
     "EngineState": "sim.engine.state",
     "Hit": "sim.kv.base",
     "InputError": "workloads.errors",
@@ -55,7 +58,9 @@ _HOMES = {
 __all__ = [
     "LLM",
     "NO_HIT",
+    "Autoscaler",
     "BeamSearchParams",
+    "Demand",
     "EngineState",
     "Hit",
     "InputError",

@@ -168,7 +168,7 @@ class Apart(Service):
 
     def prefilled_at(self, member: PrefillMember, row: int, out: float, now: float) -> None:
         """A prefill engine has computed a prompt; its response is out at `out`."""
-        self.before.returned(row, out, member.number)
+        self.before.returned(row, out)
         self.prefilled[row] = now
         if row not in self._onward:
             self.answered(row, out, now, self.source.finished)
@@ -210,18 +210,18 @@ class Apart(Service):
     def returned(self, row: int, out: float, now: float, tell, place: int) -> None:
         """An answer is with the client at `out`, or an engine has turned a request away; it is `now`, at engine `place`."""
         if place >= len(self.prefill):
-            self.after.returned(row, out, place - len(self.prefill))
+            self.after.returned(row, out)
             if self._onward.pop(row, None) is not None:  # turned away
                 sender = int(self.before.place[row])
                 if self.push:
-                    self.before.returned(row, out, sender)
+                    self.before.returned(row, out)
                 else:
                     self.prefill[sender].let_go(row)
         else:
-            self.before.returned(row, out, place)
+            self.before.returned(row, out)
             if self._onward.pop(row, None) is not None and self.push:
                 continues = int(self.after.place[row])
-                self.after.returned(row, out, continues)
+                self.after.returned(row, out)
                 self.decode[continues].engine.give_up(row, now)
         self.answered(row, out, now, tell)
 

@@ -125,7 +125,8 @@ class Routing:
         self.place = np.full(len(traffic), -1)
         self.loads = [Load() for _ in range(section.replicas)]
         self._sessions = sessions(traffic)[0].tolist()
-        self._returns: list[tuple[float, int, int]] = []  # (time, row, replica) of answers that the router has not seen
+        self._returns: list[tuple[float, int, Load]] = []  # (time, row, where) of answers that the router has not seen
+        self._out: dict[int, Load] = {}  # where each request is out
         self.asks = getattr(self.router, "asks", Router.asks)
         self.looks = self.asks or getattr(self.router, "looks", Router.looks)
 
@@ -134,8 +135,7 @@ class Routing:
         loads, returns = self.loads, self._returns
         if self.looks:
             while returns and returns[0][0] <= now:
-                _, row, place = heappop(returns)
-                load = loads[place]
+                _, row, load = heappop(returns)
                 load.requests -= 1
                 load.tokens -= self._tokens(row)
             if self.asks:
@@ -146,6 +146,8 @@ class Routing:
         load = loads[place]
         load.requests += 1
         load.tokens += self._tokens(request.row)
+        if self.looks:
+            self._out[request.row] = load
         return place
 
     def choose(self, request: Request, sent: float) -> int:
@@ -162,10 +164,16 @@ class Routing:
             )
         return int(place)
 
-    def returned(self, row: int, out: float, place: int) -> None:
-        """What replica `place` had to say to a request comes past the router at `out`."""
+    def returned(self, row: int, out: float) -> None:
+        """What a replica had to say to a request comes past the router at `out`."""
         if self.looks:
-            heappush(self._returns, (out, row, place))
+            heappush(self._returns, (out, row, self._out.pop(row)))
+
+    def resize(self, replicas: int) -> None:
+        """There are so many replicas from now on; new ones come last, and the last ones go first."""
+        self.router.resize(replicas)
+        del self.loads[replicas:]
+        self.loads += [Load() for _ in range(replicas - len(self.loads))]
 
     def _tokens(self, row: int) -> int:
         return int(self._traffic.input_tokens[row]) + int(self._traffic.max_tokens[row])
@@ -285,7 +293,7 @@ class Cluster(Service):
 
     def returned(self, row: int, out: float, now: float, tell: Callable[[int, float], None], place: int) -> None:
         """An answer, or a refusal, is with the client at `out`; it is `now`, when replica `place` ends a step or looks."""
-        self.routing.returned(row, out, place)
+        self.routing.returned(row, out)
         self.answered(row, out, now, tell)
 
 

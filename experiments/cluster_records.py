@@ -12,6 +12,7 @@ from experiments.drafts import told
 from experiments.front_end_limits import front_end_limits
 from experiments.host import host_facts
 from experiments.records import Ledger, collect, rows_only
+from experiments.scaled_records import gone, scaling_info, while_there
 from reports.run_data import Requests, RunData, Timeline, TokenTimes
 from sim.engine.state import RESERVING
 from workloads.readers.times import alarming
@@ -20,6 +21,7 @@ from workloads.traffic import Traffic
 if TYPE_CHECKING:
     from experiments.cluster import Cluster
     from experiments.resolve import Resolved
+    from experiments.scaled import Scaled
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ def seen_of(own: np.ndarray, *times: np.ndarray) -> Seen:
 
 
 def assemble(
-    resolved: Resolved, traffic: Traffic, cluster: Cluster, end: float, complete: bool, loop_seconds: float
+    resolved: Resolved, traffic: Traffic, cluster: Cluster | Scaled, end: float, complete: bool, loop_seconds: float
 ) -> RunData:
     """The run of a cluster that stopped at `end` seconds, after `loop_seconds` of ours."""
     parts = []
@@ -49,11 +51,18 @@ def assemble(
     requests = _merged(cluster, [part[0] for part in parts])
     if not complete:
         requests = rows_only(requests, np.isfinite(requests.sent) & (requests.sent <= end))
-    tokens, timeline = joined([part[1] for part in parts]), summed([part[2] for part in parts])
+    lines, there = [part[2] for part in parts], None
+    if scales := hasattr(cluster, "lives"):
+        until = gone(cluster, [part[0] for part in parts], end)
+        there = while_there(cluster, lines, until, end)
+    tokens, timeline = joined([part[1] for part in parts]), summed(lines, there)
     engines = [replica.engine for replica in cluster.replicas]
     out = float(np.nanmax(requests.finish, initial=0.0)) if np.isfinite(requests.finish).any() else 0.0
     last = max(out, *(replica.delivery.time(end) for replica in cluster.replicas))
     info = {**resolved.info, "complete": complete, "end": last, "process": traffic.name, **told(engines)}
+    if scales:
+        info["replicas"] = len(cluster.lives)
+        info["scaling"] = scaling_info(cluster, until, end, info["gpus"] // resolved.workload.cluster.most)
     timed = resolved.workload.load.mode == "open"
     warnings = [*resolved.warnings, *alarming(traffic.notes, timed=timed), *whole_prompts(engines[0], requests)]
     if engines[0].config.scheduler.gate in RESERVING:
@@ -96,14 +105,14 @@ def joined(parts: list[TokenTimes]) -> TokenTimes:
     )
 
 
-def summed(parts: list[Timeline]) -> Timeline:
-    """The sum over replicas; of `busy` the mean."""
+def summed(parts: list[Timeline], there: np.ndarray | None = None) -> Timeline:
+    """The sum over replicas; of `busy` the mean, over so many as were `there` in each bucket (all if not told)."""
     columns = {
         each.name: np.sum([getattr(part, each.name) for part in parts], axis=0)
         for each in fields(Timeline)
         if each.name not in ("width", "time")
     }
-    columns["busy"] = columns["busy"] / len(parts)
+    columns["busy"] = np.clip(columns["busy"] / (len(parts) if there is None else np.maximum(there, 1e-9)), 0.0, 1.0)
     return Timeline(width=parts[0].width, time=parts[0].time, **columns)
 
 

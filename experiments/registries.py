@@ -143,6 +143,20 @@ def _router(name: str) -> Any:
     return found
 
 
+def _autoscaler(name: str) -> Any:
+    from sim.cluster import AUTOSCALERS, SCALERS, Autoscaler
+    from workloads.registry import resolve
+
+    found = resolve("autoscaler", name, AUTOSCALERS, SCALERS)
+    if not (isinstance(found, type) and callable(getattr(found, "desired", None))):
+        raise InputError(f"{name!r} is not an autoscaler", hint="expected a class with a method desired(seen)")
+    if found.desired is Autoscaler.desired:
+        raise InputError(f"autoscaler {name!r} does not say what to do", hint="write its method desired(seen)")
+    _takes(f"autoscaler {name!r}: desired", found.desired, ("self", "seen"))
+    _takes(f"autoscaler {name!r}", found, ("least", "most"))
+    return found
+
+
 def _policy(name: str) -> None:
     from sim.schedulers import POLICIES
 
@@ -204,6 +218,7 @@ CHECKS: dict[str, Callable[[str], Any]] = {
     "scheduler": _scheduler,
     "allocator": _allocator,
     "router": _router,
+    "autoscaler": _autoscaler,
     "policy": _policy,
     "gate": _gate,
     "victim": _victim,

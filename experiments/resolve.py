@@ -88,6 +88,9 @@ def resolve(workload: Workload, progress: Progress | None = None) -> Resolved:
         from experiments.pools import resolve_pools
 
         return resolve_pools(workload)
+    if workload.cluster.autoscale is not None and workload.backend.name != "sim":
+        message = f"replicas come and go in simulation only, not on backend {workload.backend.name}"
+        raise workload.error("cluster.autoscale", message, "--backend sim --gpu NAME, or remove it")
     if workload.backend.name == REMOTE:
         from experiments.remote import resolve_remote
 
@@ -180,7 +183,7 @@ def _one_node(workload: Workload, gpu: GPUSpec, gpus: int) -> list[str]:
 
 def _one_replica(workload: Workload) -> list[str]:
     """A router of one replica: told, and no error, since another point of a sweep may have more."""
-    if workload.cluster.replicas > 1 or not workload.cluster.written() & {"router", "options"}:
+    if workload.cluster.most > 1 or not workload.cluster.written() & {"router", "options"}:
         return []
     return ["cluster.router has no effect: there is one replica (cluster.replicas)"]
 
@@ -189,8 +192,10 @@ def _resolve_real(workload: Workload, progress: Progress | None) -> Resolved:
     """A workload on a model that really runs. What can be wrong is looked at before weights are read, as far as possible."""
     from experiments import real
 
-    if workload.cluster.replicas > 1:
-        message = f"backend {workload.backend.name} runs one model, here; {workload.cluster.replicas} replicas are simulated only"
+    if workload.cluster.most > 1:
+        message = (
+            f"backend {workload.backend.name} runs one model, here; {workload.cluster.most} replicas are simulated only"
+        )
         raise workload.error("cluster.replicas", message, "--backend sim --gpu NAME, or replicas: 1")
     prepared = real.prepare(workload)
     model = prepared.architecture.spec
@@ -378,7 +383,7 @@ def _config(workload: Workload, draft: Draft, budget: MemoryBudget) -> dict[str,
         engine["kv"]["capacity_tokens"] = {"value": budget.kv_tokens, "source": DERIVED}
     config["engine"] = engine
     config.setdefault("seed", {"value": workload.seed, "source": DEFAULT})
-    if workload.cluster.replicas > 1:
+    if workload.cluster.most > 1:
         config["cluster"].setdefault("router", {"value": workload.cluster.router_name, "source": DEFAULT})
     config.setdefault("load", {"mode": {"value": workload.load.mode, "source": DEFAULT}})
     if "max_tokens" not in config["traffic"]:
@@ -394,7 +399,7 @@ def leaves_of(value: Any) -> Any:
 
 
 def _info(workload: Workload, engine: EngineConfig, model: ModelSpec, budget: MemoryBudget) -> dict[str, Any]:
-    replicas = workload.cluster.replicas
+    replicas = workload.cluster.most
     return {
         "name": workload.name,
         "seed": workload.seed,

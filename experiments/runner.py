@@ -64,6 +64,10 @@ def run(resolved: Resolved, *, stretch: bool = True, progress: Progress | None =
         from experiments.apart import run_apart
 
         return run_apart(resolved, stretch=stretch, progress=progress)
+    if resolved.workload.cluster.autoscale is not None:
+        from experiments.scaled import run_scaled
+
+        return run_scaled(resolved, stretch=stretch, progress=progress)
     if resolved.workload.cluster.replicas > 1:
         from experiments.cluster import run_cluster
 

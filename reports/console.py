@@ -18,6 +18,7 @@ from reports.gate import GateResult
 from reports.metrics import notices
 from reports.pools import pool_rows
 from reports.run_data import RunData
+from reports.scaling import scaling_rows
 from reports.speculation import speculation_rows
 from reports.uncertainty import interval_of, told
 from reports.wording import alike, between, clean, encodable, number, seconds, setting, share, simulator_speed
@@ -127,6 +128,8 @@ def _sections(data: RunData, s: dict) -> Iterable[list[tuple]]:
         yield drafts
     if s.get("replicas"):
         yield _replicas(s)
+    if s.get("scaling"):
+        yield scaling_rows(s)
     if s.get("pools"):
         yield pool_rows(s)
     if data.host.get("client"):

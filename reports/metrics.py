@@ -26,6 +26,7 @@ from reports.pools import pool_figures
 from reports.replicas import replica_figures
 from reports.run_data import CANCELLED, FAILED, FINISHED, REFUSED, UNFINISHED, Requests, RunData
 from reports.saturation import saturation
+from reports.scaling import scaling_figures
 from reports.speculation import speculation_figures
 from reports.uncertainty import uncertain
 from reports.wording import alike
@@ -78,6 +79,7 @@ def summarize(data: RunData, *, with_intervals: bool = True) -> dict:
     summary |= speculation_figures(data)
     summary |= replica_figures(data)
     summary |= pool_figures(data)
+    summary |= scaling_figures(data)
     if not timed:
         summary |= dict.fromkeys(_OF_SENDING) | data.info.get("reported", {})
     summary["latency_counts"] = {name: d.count for name, d in found.items()}

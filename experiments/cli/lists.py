@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 KINDS = (
     "schedulers", "allocators", "gates", "policies", "victims", "quantizations", "models", "gpus", "links", "presets",
-    "traces", "backends", "routers",
+    "traces", "backends", "routers", "autoscalers",
 )  # fmt: skip
 
 
@@ -222,6 +222,12 @@ def _routers() -> list[Row]:
     return _classes(ROUTERS, GROUP)
 
 
+def _autoscalers() -> list[Row]:
+    from sim.cluster import AUTOSCALERS, SCALERS
+
+    return _classes(AUTOSCALERS, SCALERS)
+
+
 LISTS: dict[str, Callable[[], list[Row]]] = {
     "schedulers": _schedulers,
     "allocators": _allocators,
@@ -236,4 +242,5 @@ LISTS: dict[str, Callable[[], list[Row]]] = {
     "traces": _traces,
     "backends": _backends,
     "routers": _routers,
+    "autoscalers": _autoscalers,
 }

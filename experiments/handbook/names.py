@@ -19,6 +19,7 @@ _ABOUT = {
     "traces": "Trace formats and bundled traces.",
     "backends": "Who runs the steps.",
     "routers": "Who gets which request, with several replicas; `module:Class` of your own works too.",
+    "autoscalers": "How many replicas there are, where they come and go; `module:Class` of your own works too.",
 }
 
 

@@ -20,6 +20,7 @@ _NAMES = {
     "backend.name": "bench list backends", "backend.gpu": "bench list gpus", "model": "bench list models",
     "traffic.trace.format": "bench list traces", "cluster.router": "bench list routers",
     "cluster.prefill.router": "bench list routers", "cluster.decode.router": "bench list routers",
+    "cluster.autoscale.policy": "bench list autoscalers",
 }  # fmt: skip
 _TOP = {
     "name": "of the run, in reports",

@@ -16,6 +16,7 @@ from reports.kv_use import KINDS
 from reports.metrics import distributions, notices
 from reports.pools import pool_rows
 from reports.run_data import RunData
+from reports.scaling import scaling_rows
 from reports.speculation import speculation_rows
 from reports.uncertainty import interval_of, told
 from reports.wording import alike, between, clean, number, seconds, setting, share, simulator_speed, size
@@ -84,6 +85,7 @@ def render_report(data: RunData, summary: dict) -> str:
         replica_columns=[title for title, _, _ in REPLICA_COLUMNS],
         replica_rows=[[show(each[key]) for _, key, show in REPLICA_COLUMNS] for each in summary.get("replicas", ())],
         pool_rows=pool_rows(summary) if summary.get("pools") else [],
+        scaling_rows=scaling_rows(summary) if summary.get("scaling") else [],
         outcomes=_outcomes(summary),
         config=[(key, setting(value), source) for key, value, source in leaves(data.config)],
         sources=SOURCES,

@@ -11,6 +11,7 @@ from reports.html.svg import Figure
 from reports.kv_use import KINDS
 from reports.replicas import in_flight_over
 from reports.run_data import RunData
+from reports.scaling import replicas_over
 from reports.wording import number, seconds, size
 
 POINTS, HIT_POINTS = 280, 120
@@ -58,7 +59,8 @@ class Thinned:
 
 def timeline_figures(data: RunData) -> dict[str, Figure]:
     """All of them by key: `throughput`, `requests`, `queue`; `batch`, `step_rate` and `kv` unless nobody saw them, as of a
-    server; `hits` where a prefix was hit, `replicas` where there are several, and `gantt` of small runs."""
+    server; `hits` where a prefix was hit, `scaling` where
+    replicas come and go, `replicas` where there are several, and `gantt` of small runs."""
     thin = Thinned(data)
     figures = [
         _throughput(thin),
@@ -70,7 +72,7 @@ def timeline_figures(data: RunData) -> dict[str, Figure]:
         figures += [_batch(thin), _steps(thin)]
     if inside or (data.info.get("kv_pool_tokens") and np.isfinite(data.timeline.kv_used).all()):
         figures.append(_kv(data, thin))
-    figures += [figure for figure in (_hits(data), _replicas(data), _gantt(data)) if figure is not None]
+    figures += [figure for figure in (_hits(data), _scaling(data), _replicas(data), _gantt(data)) if figure is not None]
     return {figure.key: figure for figure in figures}
 
 
@@ -115,6 +117,15 @@ def _replicas(data: RunData) -> Figure | None:
         pairs = (("most", np.max(found, axis=0)), ("mean", np.mean(found, axis=0)), ("least", np.min(found, axis=0)))
         series = [Series(name, values, shade) for shade, (name, values) in enumerate(pairs)]
     return over_time("replicas", "In flight at each replica", edges[1:], series, "requests")
+
+
+def _scaling(data: RunData) -> Figure | None:
+    """How many replicas there were."""
+    if not data.info.get("scaling") or not float(data.info["end"]) > 0:
+        return None
+    edges = np.linspace(0, float(data.info["end"]), HIT_POINTS + 1)
+    series = [Series(name, values, shade) for shade, (name, values) in enumerate(replicas_over(data, edges).items())]
+    return over_time("scaling", "Replicas", edges[1:], series, "replicas")
 
 
 def _gantt(data: RunData) -> Figure | None:

@@ -69,6 +69,10 @@ class Router:
         self.replicas = replicas
         self.seed = seed
 
+    def resize(self, replicas: int) -> None:
+        """There are so many replicas from now on: new ones come last, and the last ones go first."""
+        self.replicas = replicas
+
     def route(self, request: Incoming, loads: Sequence[Load]) -> int:
         """Which replica is to have the request, 0 … `replicas` - 1. Called once for each, in the order of sending."""
         raise NotImplementedError

@@ -26,8 +26,15 @@ class Prefix(Router):
     ) -> None:  # fmt: skip
         super().__init__(replicas, seed)
         self.cache_threshold, self.balance_abs, self.balance_rel = cache_threshold, balance_abs, balance_rel
+        self._tree_tokens = tree_tokens
         self._sent = [SentPrompts(tree_tokens) for _ in range(replicas)]
         self._rotation = Rotation()
+
+    def resize(self, replicas: int) -> None:
+        """Forget those that go; new ones know nothing."""
+        super().resize(replicas)
+        del self._sent[replicas:]
+        self._sent += [SentPrompts(self._tree_tokens) for _ in range(replicas - len(self._sent))]
 
     def route(self, request: Incoming, loads: Sequence[Load]) -> int:
         """By prefix or by load; the prompt is then known to be there."""

@@ -15,7 +15,7 @@ class RoundRobin(Router):
 
     def route(self, request: Incoming, loads: Sequence[Load]) -> int:
         """The one after the last."""
-        place = self._next
+        place = self._next % self.replicas
         self._next = (place + 1) % self.replicas
         return place
 

@@ -204,6 +204,11 @@ NODES = {"backend.gpu": "h100-sxm", "engine.parallel.tensor": 4, "backend.gpus_p
 RESERVING = {"engine.preset": "tensorrt-llm", "engine.kv.capacity_tokens": 9000}
 AGENTS = {"traffic.trace": {"path": "agents.jsonl.gz", "limit": 60}, "cluster": {"replicas": 3, "router": "prefix"}}
 APART = {"cluster": {"prefill": {}, "decode": {}}, "engine.scheduler.max_num_seqs": 256}
+SCALED = {
+    "engine.scheduler.max_num_seqs": 256, "backend.gpu": "l40s", "traffic.trace.rate_scale": 20, "traffic.trace.limit": 120,
+    "cluster.autoscale": {"max": 5, "signal": "requests", "target": 2, "interval": "500ms", "start_up": "500ms",
+                          "down_window": "500ms"},
+}  # fmt: skip
 OTHERS = {
     "name": Case(("another",)),
     "seed": Case((1, 2), {"traffic.trace.sample": 0.1}),
@@ -225,6 +230,17 @@ OTHERS = {
         AGENTS,
         refused=(({}, {"cache_threshold": 0.5}), (AGENTS, {"threshold": 0.5})),
     ),
+    "cluster.autoscale.min": Case((2, 3), SCALED),
+    "cluster.autoscale.max": Case((2, 3), SCALED, baseline=False),
+    "cluster.autoscale.policy": Case((), SCALED, refused=((SCALED, "hpaa"),)),  # others in test_scaled.py
+    "cluster.autoscale.signal": Case(("queue", "rate"), SCALED),
+    "cluster.autoscale.target": Case((1, 4), SCALED),
+    "cluster.autoscale.tolerance": Case((0.5, 0.9), SCALED),
+    "cluster.autoscale.up_window": Case(("1s", "2s"), SCALED),
+    "cluster.autoscale.down_window": Case(("0s", "1s"), SCALED),
+    "cluster.autoscale.interval": Case(("300ms", "1s"), SCALED),
+    "cluster.autoscale.start_up": Case(("0s", "1s"), SCALED),
+    "cluster.autoscale.options": Case((), SCALED, refused=((SCALED, {"a": 1}),)),  # others in test_scaled.py
     "cluster.prefill.replicas": Case((2, 3), APART),
     "cluster.decode.replicas": Case((2, 3), APART),
     "cluster.prefill.router": Case(("random", "session"), {**APART, "cluster.prefill.replicas": 3}),

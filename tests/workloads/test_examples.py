@@ -72,7 +72,7 @@ def test_workloads_have_the_keys_of_a_workload():
     paths = workload_paths()
     assert {p.stem for p in paths} == {
         "chat-h100", "code-burst", "agents-radix", "static-vs-continuous", "concurrency-sweep", "poisson-10k",
-        "smollm2-chat", "documents-h100", "cluster-routers", "prefill-apart",
+        "smollm2-chat", "documents-h100", "cluster-routers", "prefill-apart", "autoscale",
     }  # fmt: skip
     for path in paths:
         data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
@@ -96,7 +96,8 @@ def test_workloads_have_the_keys_of_a_workload():
             least = 10 if data["backend"].get("name") == "torch" else 500  # what a CPU does in half a minute
             assert len(read_trace(path.parent / options.pop("path"), **options)) > least
         else:
-            assert SyntheticSpec.from_dict(traffic["synthetic"]).requests in (1500, 4000, 10_000)
+            spec = SyntheticSpec.from_dict(traffic["synthetic"])
+            assert spec.duration == 2400 if spec.requests is None else spec.requests in (1500, 4000, 10_000)
 
 
 @pytest.mark.parametrize(
