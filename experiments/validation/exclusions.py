@@ -6,7 +6,6 @@ given with them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -65,6 +64,11 @@ def _drafts(c: Candidate, known: bool) -> bool:
     return known == bool(found is not None and assumed(found.model))
 
 
+def _apart(c: Candidate) -> bool:
+    """Whether prefill and decode are on GPUs apart that are told; draft tokens are not simulated then."""
+    return c.deployment is not None and c.deployment.apart is not None
+
+
 def _no_data(kind: str) -> Callable[[Candidate], bool]:
     return lambda c: c.load is not None and c.load.kind == kind
 
@@ -78,7 +82,7 @@ RULES: tuple[Rule, ...] = (
         False, lambda c: is_apart(f"{c.row.notes} {c.row.engine}") and (c.deployment is None or c.deployment.apart is None),
     ),
     Rule(
-        "speculative decoding", "how many drafts held is not stated", False, lambda c: _drafts(c, False),
+        "speculative decoding", "how many drafts held is not stated", False, lambda c: _drafts(c, False) or (_apart(c) and _drafts(c, True)),
     ),
     Rule("lengths unknown", "the lengths of prompts or answers are not stated", False, _lengths_missing),
     Rule("load unknown", "batch, concurrency or rate is not stated", False, _load_missing),
@@ -88,7 +92,7 @@ RULES: tuple[Rule, ...] = (
         lambda c: c.deployment is not None and not c.deployment.mapped.weights,
     ),
     Rule("disaggregated", "prefill and decode run on separate GPUs: a group of its own", True,
-         lambda c: c.deployment is not None and c.deployment.apart is not None),
+         _apart),
     Rule("marked impossible", "the source's figures exceed what memory bandwidth allows", True,
          lambda c: "IMPOSSIBLE" in c.row.notes),
     Rule("unknown engine", "the engine is none of those that are modelled", True,
