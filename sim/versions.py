@@ -25,7 +25,7 @@ _YEAR = 0.2
 year before it. Estimates, by vLLM 0.5 and SGLang 0.4 in public reports: dense models take 1.3 to 1.5 times as long as here."""
 _YOUNG = 3.5
 """By how much more experts and latent attention are unsure: they were young then, and took 2 to 4 times as long."""
-_FIRST_FP4 = 0.5
+_FIRST_FP4 = 0.65
 """The same of MXFP4 models on vLLM's first releases that had them: gpt-oss-20b and 120b take 1.4 times as long as here on H200
 and 2.1 to 2.7 times on B200 (vLLM 0.10, github.com/sariekr/gpu_conc and vllm-project/vllm#23696), which is not explained."""
 _SIXTH = (0, 6)  # the v0 engine whose host times are bundled
