@@ -1,6 +1,6 @@
 """Speculative decoding: what a step of verification costs as the batch grows.
 
-The simulator does not run speculation. But the claim is about the price of a step, which the cost model has:
+The claim is about the price of a step, which the cost model has; whole runs are in docs/howto/speculation.md:
 verifying k drafts computes k + 1 tokens for every sequence, at little more than the price of one while a step is
 bound by reading weights, and at k + 1 times the price once it is bound by compute. With a rate of acceptance a, (1 −
 a^(k+1)) / (1 − a) tokens come of a step (Leviathan et al. 2023). The drafts are those of a model whose decode step is
@@ -84,8 +84,8 @@ def run(small: bool = False) -> Result:
         f"A verification costs {times(dear[0])} a plain step at batch 1 and {times(dear[-1])} at {BATCHES[-1]}. "
         f"With 70 % accepted the gain goes from {times(low)} to {times(high)}, and is gone "
         f"{f'from batch {even} on' if even else 'nowhere in this range'}; with {ACCEPTANCES[0]:.0%} it ends at "
-        f"{times(poor[-1])}. Step prices only: queues, rejected tokens' memory and varying acceptance are not "
-        "simulated.",
-        "the price of a step; the engine does not run speculation",
+        f"{times(poor[-1])}. Step prices only; whole runs, with queues, memory for drafts and varying acceptance, "
+        "are in workloads/examples/speculation-sweep.yaml.",
+        "the price of a step",
     )  # fmt: skip
     return Result(NAME, TITLE, (table,), (chart,), (verdict,), small)
