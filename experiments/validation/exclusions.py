@@ -82,7 +82,8 @@ RULES: tuple[Rule, ...] = (
         False, lambda c: is_apart(f"{c.row.notes} {c.row.engine}") and (c.deployment is None or c.deployment.apart is None),
     ),
     Rule(
-        "speculative decoding", "how many drafts held is not stated", False, lambda c: _drafts(c, False) or (_apart(c) and _drafts(c, True)),
+        "speculative decoding", "how many drafts held is not stated", False,
+        lambda c: _drafts(c, False) or (_apart(c) and _drafts(c, True)),
     ),
     Rule("lengths unknown", "the lengths of prompts or answers are not stated", False, _lengths_missing),
     Rule("load unknown", "batch, concurrency or rate is not stated", False, _load_missing),
