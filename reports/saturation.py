@@ -14,6 +14,8 @@ What an overloaded engine keeps up with is counted where it was full and had set
 after its queue stopped running empty, until the last one waiting was taken, over whole times of service. The time in which it
 filled up, and the one in which it ran empty, say nothing of that; a run that has no more than those gets no number.
 
+Where prefill and decode are apart, requests queue twice: what they wait between prompt and answer counts as well.
+
 Where the load has a most that may be in flight, requests are held back before they are sent: they then came when they were due,
 and the queue is all that are due and not admitted.
 
@@ -70,11 +72,12 @@ def saturation(data: RunData) -> dict:
         return {"label": "unknown", "sentence": sentence, **facts}
     window = float(sent.max() - sent.min())
     queue, seen = _queue(data)
-    service = r.finish[done] - (r.admitted[done] if seen else r.sent[done])
+    again = _waited_again(data)
+    service = (r.finish - (r.admitted if seen else r.sent) - again)[done]
     typical = float(np.percentile(service, 50))
     facts["drain_s"] = max(0.0, float(r.finish[done].max() - sent.max()) - typical)
     if seen:
-        waits = (r.admitted - r.queued + r.sent - _came(data))[np.isfinite(r.admitted)]
+        waits = (r.admitted - r.queued + r.sent - _came(data) + again)[np.isfinite(r.admitted)]
         facts["mean_queue_s"] = float(waits.mean()) if len(waits) else None
         end = max(float(r.finish[done].max()), float(sent.max()))
         facts["mean_waiting"] = queue.area() / (end - float(sent.min())) if end > sent.min() else 0.0
@@ -132,8 +135,21 @@ def _queue(data: RunData) -> tuple[InFlight, bool]:
     stay = (r.status == FINISHED) | (r.status == UNFINISHED)
     if np.isfinite(r.admitted).any():
         until = np.where(np.isnan(r.admitted) & stay, end, r.admitted)
-        return InFlight.of(r.queued + _came(data) - r.sent, until), True
+        since = r.queued + _came(data) - r.sent
+        if r.received is not None:  # and between prompt and answer
+            known = np.isfinite(r.received) | (r.status == UNFINISHED)
+            since, until = np.append(since, r.prefilled[known]), np.append(until, (r.prefilled + _waited_again(data))[known])
+        return InFlight.of(since, until), True
     return InFlight.of(_came(data), np.where(np.isnan(r.finish) & stay, end, r.finish)), False
+
+
+def _waited_again(data: RunData) -> np.ndarray:
+    """Seconds between prompt and answer of each request, where different engines compute them; 0 elsewhere."""
+    r = data.requests
+    if r.received is None:
+        return np.zeros(len(r))
+    until = np.where(np.isnan(r.received) & (r.status == UNFINISHED), float(data.info["end"]), r.received)
+    return np.nan_to_num(until - r.prefilled)
 
 
 def _growth(queue: InFlight, sent: np.ndarray) -> float:
@@ -154,7 +170,7 @@ def _served(data: RunData, queue: InFlight, facts: dict, service: np.ndarray, wi
     full = queue.longest_at_least(max(1.0, CROWD * queue.peak()))
     if full is None or typical <= 0:
         return None
-    low, high = full[0] + typical, min(full[1], float(np.nanmax(r.admitted)))
+    low, high = full[0] + typical, min(full[1], float(np.nanmax(r.admitted if r.received is None else r.received)))
     times = int((high - low) / typical)
     if times < 1:
         return None

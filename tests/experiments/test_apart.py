@@ -192,6 +192,23 @@ def test_a_full_decode_pool_holds_prompts_back_and_then_prefill() -> None:
     assert np.median(r.reserved - r.handed) > 1 and np.median(r.admitted - r.queued) > 1
 
 
+def test_a_queue_between_prompt_and_answer_is_a_queue() -> None:
+    """Decode takes four at a time, 10 of 20 a second: it falls behind for as long as requests come. Prefill alone keeps up."""
+    changes = {
+        **ALONE, "traffic.synthetic.requests": 300, "traffic.synthetic.arrivals.rate": 20,
+        "traffic.synthetic.output_tokens.value": 60, "cluster.decode.engine.scheduler.max_num_seqs": 4,
+    }  # fmt: skip
+    data = apart(changes)
+    found = summarize(data, with_intervals=False)
+    r = data.requests
+    assert found["saturation"]["label"] == "overloaded", found["saturation"]["sentence"]
+    assert found["mean_decode_queue_ms"] > 1000 > 50 > found["mean_queue_ms"]
+    through = 299 / float(r.finish.max() - r.finish.min())
+    assert found["saturation"]["served_per_s"] == pytest.approx(through, rel=0.1)
+    free = summarize(apart({**changes, "cluster.decode": {}}), with_intervals=False)
+    assert free["saturation"]["label"] == "stable"
+
+
 def test_caches_of_both_sides_are_used() -> None:
     """Prompts have 200 tokens in common: 12 blocks of 16 of them are computed once, and sent once."""
     r = apart(SHARED).requests
