@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from workloads.errors import InputError, Place
-from workloads.readers.files import distinct_columns
 
 SHAPES: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
@@ -157,6 +156,8 @@ def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             opener = gzip.open if path.suffix == ".gz" else open
             with opener(path, "rt", newline="", encoding="utf-8-sig") as file:
                 reader = csv.DictReader(file)
+                from workloads.readers.files import distinct_columns  # brings numpy, which prices do not need
+
                 distinct_columns(reader.fieldnames, str(path))
                 yield from enumerate(reader, start=2)
     except (OSError, ValueError, EOFError, csv.Error) as error:
