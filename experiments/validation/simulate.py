@@ -148,7 +148,7 @@ def _result(point: Point, resolved: Any, data: Any) -> Result:
         r.status[r.request < point.skip] = WARM_UP
     figures = latencies(point.kind, data)
     figures |= throughputs(point, r)
-    result = Result(figures, warnings=list(resolved.warnings))
+    result = Result(figures, warnings=[each for each in resolved.warnings if not _names_a_preset(each)])
     running = data.timeline.running
     result.facts = {
         "kv_tokens": float(resolved.budget.kv_tokens),
@@ -206,6 +206,11 @@ def steady_rate(finish: np.ndarray) -> float:
     low, high = len(ends) // 4, 3 * len(ends) // 4
     seconds = ends[high] - ends[low]
     return (high - low) / seconds if seconds > 0 else len(ends) / ends[-1]
+
+
+def _names_a_preset(warning: str) -> bool:
+    """Whether it only tells which preset a row's version is of: no doubt, unless ranges are wider for it."""
+    return " is simulated as " in warning and "ranges are wider" not in warning
 
 
 def _seen(point: Point, resolved: Any, r: Any) -> list[str]:
