@@ -79,7 +79,10 @@ def test_it_does_not_depend_on_who_is_quicker(ask: Callable[..., Question]) -> N
 
 
 def test_money_decides(ask: Callable[..., Question]) -> None:
-    dear, cheap = (make_plan(ask(slo="ttft_p95=500ms,tpot_p95=50ms", prices=[text], settings=ONE)) for text in ("h100=100,l40s=1", "h100=0.1,l40s=1"))
+    slo = "ttft_p95=500ms,tpot_p95=50ms"
+    dear, cheap = (
+        make_plan(ask(slo=slo, prices=[text], settings=ONE)) for text in ("h100=100,l40s=1", "h100=0.1,l40s=1")
+    )
     assert dear.best.candidate.gpu == "l40s" and cheap.best.candidate.gpu == "h100-sxm"
     each = usd_per_million(cheap, cheap.best)
     demand = cheap.question.demand()
