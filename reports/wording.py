@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 _NUMBER = re.compile(r"\d[\d,.]*")
 _STATUS = len("status: 404 ")
+_WHOLE = 10_000
+"""Characters of a value that is to be known from others."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -120,6 +122,37 @@ def setting(value: Any, limit: int = 200) -> str:
     if isinstance(value, dict):
         return clean("{" + ", ".join(f"{k}: {setting(v)}" for k, v in value.items()) + "}", limit)
     return clean(value, limit)
+
+
+def naming(values: Iterable[Any], limit: int) -> Callable[[Any], str]:
+    """How to call each of `values` in at most `limit` characters, so that what differs reads differently.
+
+    Of sections only keys are told in which they differ, as `prefill.replicas 3, decode.replicas 1`. Where that is too long to be
+    told apart, a number follows: which of the values it is.
+    """
+    whole = {setting(value, _WHOLE): value for value in values}
+    texts = dict.fromkeys(whole, "") | {text: text for text in whole}
+    sections = {text: dict(_leaves(value)) for text, value in whole.items() if isinstance(value, Mapping)}
+    if len(sections) == len(whole) > 1:
+        first, *others = sections.values()
+        common = {key for key, told in first.items() if all(other.get(key) == told for other in others)}
+        for text, leaves in sections.items():
+            own = ", ".join(f"{key} {told}" for key, told in leaves.items() if key not in common)
+            texts[text] = own or text
+    cut = {text: clean(told, limit) for text, told in texts.items()}
+    found = list(cut.values())
+    for number, (text, told) in enumerate(cut.items(), 1):
+        if found.count(told) > 1:
+            cut[text] = f"{clean(texts[text], limit - 5)} ({number})"
+    return lambda value: cut.get(setting(value, _WHOLE)) or setting(value, limit)
+
+
+def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", setting(value)
 
 
 def clean(text: Any, limit: int = 2000) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -173,10 +173,13 @@ def _show(result: SweepResult) -> None:
     from experiments.sweep import short_name
     from experiments.sweep_files import knee_sentences, saturation_sentences
     from experiments.sweep_warnings import sweep_warnings
-    from reports.wording import clean, number, short_keys
+    from reports.wording import clean, naming, number, short_keys
 
     console = stdout()
-    names = [[_value(value) for value in point.values.values()] for point in result.points]
+    named = [naming(values, 60) for values in result.axes.values()]
+    names = [
+        [say(value) for say, value in zip(named, point.values.values(), strict=True)] for point in result.points
+    ]
     titles = list(short_keys(result.axes).values())
     room = console.width - sum(max(map(len, column)) + 3 for column in zip(titles, *names, strict=True)) - 1
     columns = COLUMNS[: max(1, sum(room >= 15 * (i + 1) for i in range(len(COLUMNS))))]
@@ -206,9 +209,3 @@ def _show(result: SweepResult) -> None:
     if result.reused:
         console.print(Text(f"{result.reused} of {len(result.points)} points were there already"))
     console.print(Text(f"Files: {result.folder}   (open {result.folder / 'report.html'})"), soft_wrap=True)
-
-
-def _value(value: Any) -> str:
-    from reports.wording import setting
-
-    return setting(value, 40)

@@ -10,7 +10,7 @@ from reports.html.template import render
 from reports.knee import Knee
 from reports.saturation import BACKLOGGED, OVERLOADED, saturation_along
 from reports.uncertainty import interval_of, told
-from reports.wording import between, clean, number, setting, share, short_keys
+from reports.wording import between, clean, naming, number, share, short_keys
 
 
 def render_sweep(
@@ -64,7 +64,7 @@ def render_sweep(
 def _overload(sweep: Sweep, series: str) -> str:
     """What is to be said of the saturation of a series."""
     found = sweep.series[series]
-    names = [setting(point["settings"].get(sweep.axis), 40) for _, point in found]
+    names = [sweep.named(point["settings"].get(sweep.axis)) for _, point in found]
     labels = [(point["summary"].get("saturation") or {}).get("label", "unknown") for _, point in found]
     return saturation_along(sweep.word, names, labels, ordered=sweep.loaded)
 
@@ -76,11 +76,12 @@ def _figure(summary: dict, key: str) -> tuple[str, str]:
 
 def _rows(sweep: Sweep, axes: Sequence[str]) -> list[dict]:
     rows = []
+    named = {axis: naming([point["settings"].get(axis) for point in sweep.points], 120) for axis in axes}
     for point in sweep.points:
         summary = point.get("summary")
         rows.append(
             {
-                "settings": [setting(point["settings"].get(axis), 60) for axis in axes],
+                "settings": [named[axis](point["settings"].get(axis)) for axis in axes],
                 "figures": [_figure(summary, key) for _, key in TABLE] if summary else None,
                 "slo": share(summary["slo_attainment"])
                 if summary and summary.get("slo_attainment") is not None

@@ -8,7 +8,7 @@ from reports.html.curves import Curve, Spot
 from reports.knee import LOAD_KEYS, Knee, find_knee
 from reports.saturation import OVERLOADED
 from reports.uncertainty import interval_of
-from reports.wording import clean, number, setting, settings_told, short_keys
+from reports.wording import clean, naming, number, short_keys
 
 MOST_SERIES, MOST_BANDS = 16, 4
 TABLE = (
@@ -27,6 +27,7 @@ class Sweep:
         axis: the key on x.   loaded: whether it drives the load.
         ticks: (place, text) where x is not a number, else None.
         word: the key on x in short.
+        named: what a value on x is called.
         series: name to points, each (x, point), by ascending x; failed points are left out.
     """
 
@@ -38,24 +39,29 @@ class Sweep:
         self.loaded = self.axis in driving
         self.word = clean(short_keys(axes).get(self.axis, ""), 40)
         others = [a for a in axes if a != self.axis]
+        words = short_keys(others)
+        told = [(a, words[a], naming([point["settings"].get(a) for point in points], 40)) for a in others]
         self.ticks = None
+        values = [point["settings"].get(self.axis) for point in points]
+        self.named = naming(values, 40)
+        short = naming(values, 24)
         places: dict[str, int] = {}
         if self.axis not in numeric:
-            for point in points:
-                places.setdefault(setting(point["settings"].get(self.axis), 24), len(places))
+            for value in values:
+                places.setdefault(short(value), len(places))
             self.ticks = [(float(place), text) for text, place in places.items()]
         self.series: dict[str, list[tuple[float, dict]]] = {}
         for point in points:
             if point.get("summary") is None:
                 continue
             value = point["settings"].get(self.axis)
-            x = float(value) if self.ticks is None else float(places[setting(value, 24)])
-            title = settings_told({a: point["settings"].get(a) for a in others}, 40)
+            x = float(value) if self.ticks is None else float(places[short(value)])
+            title = ", ".join(f"{word} {say(point['settings'].get(key))}" for key, word, say in told)
             self.series.setdefault(title or "all", []).append((x, point))
         for found in self.series.values():
             found.sort(key=lambda pair: pair[0])
-        values = [x for found in self.series.values() for x, _ in found]
-        self.log_x = self.ticks is None and bool(values) and min(values) > 0 and max(values) / min(values) >= 16
+        at = [x for found in self.series.values() for x, _ in found]
+        self.log_x = self.ticks is None and bool(at) and min(at) > 0 and max(at) / min(at) >= 16
 
     def label(self) -> str:
         """The swept key as an axis title."""
@@ -86,8 +92,8 @@ class Sweep:
     def title(self, name: str, point: dict) -> str:
         """What a point is called."""
         if name == "all" and self.ticks is not None:
-            return setting(point["settings"].get(self.axis), 40)
-        value = f"{self.word} {setting(point['settings'].get(self.axis), 40)}"
+            return self.named(point["settings"].get(self.axis))
+        value = f"{self.word} {self.named(point['settings'].get(self.axis))}"
         return value if name == "all" else f"{value}, {name}"
 
     def curves(self, x: Take, y: Take, key: str = "") -> list[Curve]:
