@@ -72,7 +72,7 @@ def test_workloads_have_the_keys_of_a_workload():
     paths = workload_paths()
     assert {p.stem for p in paths} == {
         "chat-h100", "code-burst", "agents-radix", "static-vs-continuous", "concurrency-sweep", "poisson-10k",
-        "smollm2-chat", "documents-h100", "cluster-routers", "prefill-apart", "autoscale",
+        "smollm2-chat", "documents-h100", "cluster-routers", "prefill-apart", "autoscale", "speculation-sweep",
     }  # fmt: skip
     for path in paths:
         data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def test_workloads_have_the_keys_of_a_workload():
             assert len(read_trace(path.parent / options.pop("path"), **options)) > least
         else:
             spec = SyntheticSpec.from_dict(traffic["synthetic"])
-            assert spec.duration == 2400 if spec.requests is None else spec.requests in (1500, 4000, 10_000)
+            assert spec.duration == 2400 if spec.requests is None else spec.requests in (1200, 1500, 4000, 10_000)
 
 
 @pytest.mark.parametrize(

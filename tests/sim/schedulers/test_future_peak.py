@@ -33,7 +33,8 @@ def test_it_is_the_definition_at_every_step(running, candidates, steps: int) -> 
         seq._computed, seq._known = prompt, prompt + 1
         cohort.join(seq)
         sequences.append(seq)
-    state = SimpleNamespace(admissions=len(sequences), running=dict.fromkeys(sequences), prefilling=[], cohort=cohort)
+    running = dict.fromkeys(sequences)
+    state = SimpleNamespace(admissions=len(sequences), running=running, prefilling=[], transit={}, cohort=cohort)
     gate = FuturePeak()
     for tick in range(steps + 1):
         for prompt, answer in candidates:
