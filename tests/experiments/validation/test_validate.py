@@ -236,7 +236,7 @@ def test_a_first_token_that_waits_all_along_is_doubted(median, warned):
 
     figures = {"ttft_ms_mean": 1000.0, "ttft_ms_p50": median, "output_tokens_per_s": 100.0}
     cell = Part(
-        result=Part(facts={"queue_ms": 700.0, "kv_tokens": 1e9}, figures=figures, config={}),
+        result=Part(facts={"queue_ms": 800.0, "kv_tokens": 1e9}, figures=figures, config={}),
         point=Part(front_end=True, workload={"load": {"mode": "open"}}),
         deployment=Part(layout=Part(replicas=1), mapped=Part(prompts=0)),
         row=Part(isl="1", osl="1", load="concurrency=4", load_kind="closed_loop_concurrency", notes=""),
